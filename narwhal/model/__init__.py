@@ -1,0 +1,1 @@
+"""Frozen values, enums and identifiers. No behaviour beyond reading oneself."""

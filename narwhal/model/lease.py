@@ -1,0 +1,199 @@
+"""The ownership record in Redis and what the lease scripts answer (cluster.md sections 2 to 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+MAX_EPOCH = 2**52
+"""Epochs above this are refused as floors: Lua numbers stay exact below 2^53."""
+
+
+class LeaseState(StrEnum):
+    HELD = "held"
+    RELEASED = "released"
+    VACANT = "vacant"
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One life of one server: changes with a restart, a promotion or a resynchronisation."""
+
+    run_id: str
+    replid: str
+
+    def __str__(self) -> str:
+        return f"{self.run_id}/{self.replid}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseVersion:
+    """`token:seq`: never the same twice. A candidate swaps only on a version it has seen unchanged."""
+
+    token: str
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.token}:{self.seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """One peek. `state`, `version` are None where nothing is stored; `inc` is always the server's own.
+
+    `record_inc` is the incarnation stored in the record; `sure` says that the last renewal confirmed
+    the record's life. `epoch` is the record's, `epoch_key` that of the `epoch` key. `role` is the
+    server's replication role. Millisecond fields are Redis time: for people and ages, never ownership.
+    """
+
+    inc: Incarnation
+    role: str
+    state: LeaseState | None = None
+    version: LeaseVersion | None = None
+    epoch: int = 0
+    epoch_key: int = 0
+    owner: str = ""
+    url: str = ""
+    ttl_ms: int = 0
+    acquired_ms: int = 0
+    renewed_ms: int = 0
+    now_ms: int = 0
+    record_inc: str = ""
+    sure: bool = False
+    successor: str = ""
+    reason: str = ""
+    replicas: int = 0
+    fields: Mapping[str, str] | None = None
+    """The whole record as stored: proof of death reads host, boot_id, pid... from it."""
+
+    @property
+    def released_for_sure(self) -> bool:
+        """May be taken without a watch: released, by this very server incarnation, with `sure`."""
+        return self.state is LeaseState.RELEASED and self.sure and self.record_inc == str(self.inc)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerMeta:
+    """What a holder writes about itself: advisory, for people, clients' redirects and proof of death."""
+
+    router_id: str
+    url: str
+    control_url: str = ""
+    host: str = ""
+    machine_id: str = ""
+    boot_id: str = ""
+    pidns: str = ""
+    pid: int = 0
+    pid_start: str = ""
+    version: str = ""
+
+
+# --- replies -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """OK or AGAIN (`again`: this token already held it; its deadline counts from its *first* send)."""
+
+    epoch: int
+    life: str
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    owner: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewServer:
+    """The server's incarnation is another than the one the candidate watched: watch anew."""
+
+    inc: str
+
+
+@dataclass(frozen=True, slots=True)
+class NothingStored:
+    """No record at all: plant a marker and watch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadFloor:
+    """The floor is above MAX_EPOCH: alarmed, never granted."""
+
+
+AcquireReply = Acquired | HeldBy | NewServer | NothingStored | BadFloor
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """OK. `claims`: router ID -> its claim as JSON text, may be empty."""
+
+    life: str
+    claims: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reinstated:
+    """The record was lost or had gone back and is ours again: publish a snapshot at once."""
+
+    life: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A seq not above the stored one: nothing was written. It is no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The token does not hold the lease (any more). Final."""
+
+    state: str = ""
+    epoch: int = 0
+    owner: str = ""
+
+
+RenewReply = Renewed | Reinstated | Stale | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopIs:
+    """Refused: the log's newest id. Higher epoch: a floor; our own: read back, compare, go on above."""
+
+    id: str
+
+
+AppendReply = Appended | TopIs | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class OldEpoch:
+    """The stored handoff is newer. A higher `epoch` is a floor: acquire again with it, new token."""
+
+    epoch: int
+
+
+PublishReply = Published | OldEpoch | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """What this router believes of its own ownership, trusted only until `valid_until` (Clock.now)."""
+
+    epoch: int
+    token: str
+    life: str
+    valid_until: float
