@@ -157,18 +157,35 @@ class LeaseStore(Protocol):
     async def aclose(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class PublishRequest:
+    """One snapshot: the encoded `document`, log applied up to `upto`, as number `seq` of `epoch`."""
+
+    token: str
+    epoch: int
+    seq: int
+    upto: LogPosition
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """One log entry at `position` (`<epoch>-<n>`): its `kind` and its body, a msgpack-able mapping."""
+
+    token: str
+    position: LogPosition
+    kind: str
+    body: Mapping[str, Any]
+
+
 class HandoffStore(Protocol):
     """Document, log and totals (the data connection). Errors as LeaseStore."""
 
-    async def publish(
-        self, token: str, epoch: int, seq: int, *, upto: LogPosition, document: bytes, timeout_s: float
-    ) -> PublishReply: ...
+    async def publish(self, request: PublishRequest, *, timeout_s: float) -> PublishReply: ...
 
     async def load(self, *, timeout_s: float) -> StoredHandoff | None: ...
 
-    async def append(
-        self, token: str, position: LogPosition, kind: str, body: Mapping[str, Any], *, timeout_s: float
-    ) -> AppendReply: ...
+    async def append(self, request: AppendRequest, *, timeout_s: float) -> AppendReply: ...
 
     async def flush_totals(self, runs: Mapping[str, Counters], *, timeout_s: float) -> Mapping[str, Counters]:
         """Absolute counters of every run known here; returns the greater of each field for all runs.
