@@ -1,19 +1,50 @@
-# Every target does its own set-up. `make help` lists them.
+# Every target does its own set-up: a fresh clone needs python3 (3.11 or later, with venv) and, for the
+# tests and the benchmark, the Debian packages that .ci/run names.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: setup test lint
-setup: $(VENV)/.ready
+# How many simulated clusters `make sim` runs, and whether `make bench` measures other routers too.
+SEEDS ?= 3000
+PEERS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint bench sim clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready  ## Make the virtual environment with everything in it
+
 $(VENV)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[demo,dev]'
-	touch $@
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "narwhal needs Python 3.11 or later"; import ensurepip'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setup: installing narwhal and its tools into $(VENV)"
+	@$(PIP) install --editable '.[demo,dev]'
+	@touch $@
 
-lint: setup
+demo: setup  ## A fleet, a router pair, a kill and a clean switch, in under a minute
+	@$(BIN)/narwhal demo
+
+test: lint  ## Lint, types and every test
+	$(PYTEST)
+
+test-fast: setup  ## The house rules and the unit tests: seconds
+	$(PYTEST) tests/test_tidy.py tests/unit
+
+lint: setup  ## Ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: setup
-	$(BIN)/pytest -q
+bench: setup  ## Measure against the budgets (PEERS=1: other routers too; MODES="frame request")
+	$(BIN)/python -m tests.bench $(if $(PEERS),--peers) $(MODES)
+
+sim: setup  ## The simulated cluster under faults (SEEDS=3000)
+	SIM_SEEDS=$(SEEDS) $(PYTEST) tests/simulation
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+	find narwhal tests -name __pycache__ -type d -prune -exec rm -rf {} +
