@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from narwhal.model.cluster_view import ClusterStatus
+from narwhal.model.control import ControlStatus
 from narwhal.model.engine import Leg
 from narwhal.model.handoff import CheckpointRecord, LogEntry, LogPosition, StoredHandoff
 from narwhal.model.lease import (
@@ -22,6 +24,7 @@ from narwhal.model.lease import (
     PublishReply,
     RenewReply,
 )
+from narwhal.model.monitoring import GaugeSample, StageReport
 from narwhal.model.request import Counters, RequestRow
 
 # --- leadership ------------------------------------------------------------------------------------
@@ -45,6 +48,15 @@ class ControlGate(Protocol):
 
     def refusal(self, now: float) -> str:
         """Why `may_admit` is false, in the words of http-api.md section 3; "" when it is true."""
+
+
+class ControlView(Protocol):
+    """Leadership in full, for documents and /ready. Memory only; implemented beside the gate."""
+
+    def status(self, now: float) -> ControlStatus: ...
+
+    def cluster(self, now: float) -> ClusterStatus:
+        """The routers, the lease and the store as last seen; without a store: this router alone."""
 
 
 # --- engines, data plane ---------------------------------------------------------------------------
@@ -278,6 +290,18 @@ class Recorder(Protocol):
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         """`kind`: role_change, hold, ejection, readmission, drain, ownership, monitoring_stage_failure..."""
+
+
+class Metrics(Protocol):
+    """The registry of `narwhal_*` as the monitor feeds it and /metrics reads it."""
+
+    def gauges(self, sample: GaugeSample) -> None: ...
+
+    def stage(self, report: StageReport) -> None:
+        """Counts one stage of one monitor pass by stage and outcome."""
+
+    def render(self) -> bytes:
+        """Prometheus text."""
 
 
 class StreamClosed(Exception):

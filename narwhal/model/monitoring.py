@@ -1,0 +1,82 @@
+"""What a monitor pass reports: stages, their failures, the gauges it samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+STAGES = (
+    "controller",
+    "health",
+    "drains",
+    "rollover",
+    "readmission",
+    "liveness",
+    "telemetry",
+    "handoff",
+)
+"""The stages of one pass in their fixed order (failures.md section 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """How one stage of one pass ended. `failure` is the exception's class name, "" for a clean end.
+
+    `at` is Unix seconds at the end, `detail` the exception's text (for the log, never for a client).
+    """
+
+    stage: str
+    at: float
+    duration_s: float
+    failure: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTally:
+    """Failures of one stage in this process. `last_at`: Unix seconds, None before the first failure."""
+
+    failures: int = 0
+    consecutive: int = 0
+    last_class: str = ""
+    last_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringView:
+    """The state of monitoring: `consecutive` failed passes in a row, `failures` of stages in all.
+
+    `reason` is "" while no pass has failed in a row up to the limit, else
+    `monitoring degraded: <stage> <ExceptionClass>` of the streak's first failure.
+    """
+
+    degraded: bool = False
+    reason: str = ""
+    consecutive: int = 0
+    failures: int = 0
+    stages: Mapping[str, StageTally] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeSample:
+    """What the `telemetry` stage read in one pass; the metrics registry shows the last one.
+
+    Mappings are by engine ID (`resident_*`: requests) or by role (`eligible`: engines that may take new
+    work, `shortfall`: engines missing to `controller.min_*`). `lag_s` is the longest event-loop delay
+    since the pass before.
+    """
+
+    role: str
+    epoch: int
+    ready: bool
+    resident_prefill: Mapping[str, int]
+    resident_decode: Mapping[str, int]
+    eligible: Mapping[str, int]
+    shortfall: Mapping[str, int]
+    inflight: int
+    limit: int
+    lag_s: float
+    pass_s: float
+    degraded: bool
+    store_failures: int
+    mirror_age_s: float | None
