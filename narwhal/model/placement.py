@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from narwhal.model.engine import Leg
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -12,11 +14,33 @@ class Demand:
     input_tokens: int
     output_tokens: int = 0
 
+    @property
+    def kv_tokens(self) -> int:
+        """KV tokens to expect on the decode engine: the prompt and half of the limit, the mean over a
+        sequence that runs to its limit. An unknown limit adds nothing."""
+        return self.input_tokens + self.output_tokens // 2
+
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """One engine chosen for one leg. `violates_slo`: every candidate did, this one least."""
+class Reservation:
+    """One leg placed on one engine, resident there until `Fleet.release`.
 
+    `work` is what it adds to that engine: predicted seconds (prefill) or KV tokens (decode); without
+    profiles prompt tokens and KV tokens. `cost` is what placement compared. `violates_slo`: every
+    candidate would miss the target, this one was the cheapest.
+    """
+
+    ticket: int
     iid: str
-    cost_s: float
-    violates_slo: bool = False
+    leg: Leg
+    work: float
+    cost: float
+    violates_slo: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Legs now placed on one engine by this router."""
+
+    prefill: int = 0
+    decode: int = 0

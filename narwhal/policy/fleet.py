@@ -1,0 +1,205 @@
+"""The one owner of engine state: roles, pins, what is resident where. Pure and synchronous.
+
+Every configured engine counts as eligible: nothing here takes one out of placement.
+
+| event | effect |
+| --- | --- |
+| reserve_prefill, reserve_decode | chooses and reserves in one step: resident + 1, work added |
+| release | resident - 1, work taken back; again: nothing |
+| restore | roles of unpinned engines from a handoff document; resident work is this router's own |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from operator import attrgetter
+
+from narwhal.errors import InvariantViolation
+from narwhal.model.engine import EngineProfile, EngineSpec, Leg, Role
+from narwhal.model.fleet_view import FleetState
+from narwhal.model.handoff import HandoffDocument
+from narwhal.model.placement import Demand, Reservation, Resident
+from narwhal.model.settings import FleetConfig
+from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
+from narwhal.policy.placement import Pick, pick_decode, pick_prefill
+
+_NOBODY: frozenset[str] = frozenset()
+_ROLE_OF = {Leg.PREFILL: Role.PREFILL, Leg.DECODE: Role.DECODE}
+_least_prefill = attrgetter("prefill_work", "prefills", "last_chosen", "iid")
+
+
+class Fleet:
+    """Engine state of one router.
+
+    `profiles` maps engine ID to its measured profile; unless every engine has one, all are neutral
+    (least resident work) and no target can be violated. Engine IDs of `specs` are unique.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[EngineSpec],
+        profiles: Mapping[str, EngineProfile],
+        settings: FleetConfig,
+        now: float,
+    ) -> None:
+        self._specs = {spec.iid: spec for spec in sorted(specs, key=attrgetter("iid"))}
+        self._policy = settings.recovery.engine_restart_policy
+        self._roles = {iid: spec.role for iid, spec in self._specs.items()}
+        self.profiled = all(iid in profiles for iid in self._specs)
+        """True when placement predicts from measured profiles."""
+        self._ttft_s = settings.slo.ttft_s if self.profiled else math.inf
+        self._decode_limit = 1.0 if self.profiled else math.inf
+        tpot_s = settings.slo.tpot_s if self.profiled else NEUTRAL_TPOT
+        self._loads = {
+            iid: EngineLoad(iid, profiles[iid] if self.profiled else NEUTRAL, tpot_s) for iid in self._specs
+        }
+        self._open: dict[int, Reservation] = {}
+        self._tickets = 0
+        self._candidates: dict[Leg, tuple[EngineLoad, ...]] = {}
+        self._sort_candidates()
+
+    # --- what is ---------------------------------------------------------------------------------
+
+    def roles(self) -> Mapping[str, Role]:
+        """Engine ID to its role now, sorted by ID."""
+        return dict(self._roles)
+
+    def pinned(self) -> tuple[str, ...]:
+        return tuple(iid for iid, spec in self._specs.items() if spec.pin)
+
+    def eligible(self, iid: str, now: float) -> bool:
+        """May the engine take new requests. An engine that is not configured may not."""
+        return iid in self._specs
+
+    def available(self, now: float) -> tuple[str, ...]:
+        """IDs of the eligible engines, sorted."""
+        return tuple(iid for iid in self._specs if self.eligible(iid, now))
+
+    def schedulable(self, leg: Leg) -> bool:
+        """False when roles and pins forbid the leg on every engine, whatever its health."""
+        role = _ROLE_OF[leg]
+        return any(self._roles[iid] is role or not spec.pin for iid, spec in self._specs.items())
+
+    def can_serve(self, leg: Leg, now: float) -> bool:
+        """True when at least one eligible engine may take the leg."""
+        return bool(self._candidates[leg])
+
+    def resident(self) -> Mapping[str, Resident]:
+        """Engine ID to the legs that this router has there now."""
+        return {iid: Resident(load.prefills, load.decodes) for iid, load in self._loads.items()}
+
+    def sizer(self, now: float) -> str | None:
+        """The engine to ask for a token count: the prefill candidate with least resident work."""
+        candidates = self._candidates[Leg.PREFILL]
+        return min(candidates, key=_least_prefill).iid if candidates else None
+
+    # --- select and reserve ----------------------------------------------------------------------
+
+    def reserve_prefill(
+        self, demand: Demand, now: float, *, avoid: Set[str] = _NOBODY
+    ) -> Reservation | None:
+        """Chooses the engine for a prefill leg and counts it there. None: no eligible engine.
+
+        `avoid` names engines that failed this request; they are used only when no other is left.
+        """
+        candidates = _without(self._candidates[Leg.PREFILL], avoid)
+        if not candidates:
+            return None
+        pick = pick_prefill(candidates, demand.input_tokens, self._ttft_s)
+        load = pick.load
+        work = load.prefill_seconds(demand.input_tokens)
+        load.prefills += 1
+        load.prefill_work += work
+        return self._reserved(pick, Leg.PREFILL, work)
+
+    def reserve_decode(
+        self, demand: Demand, now: float, *, producer: str, avoid: Set[str] = _NOBODY
+    ) -> Reservation | None:
+        """Chooses the engine for a decode leg and counts it there. None: no eligible engine.
+
+        The `producer` of the KV is used only when no other engine may take the leg; an engine to
+        `avoid` comes even after the producer.
+        """
+        candidates = self._candidates[Leg.DECODE]
+        candidates = _without(_without(candidates, avoid), {producer})
+        if not candidates:
+            return None
+        pick = pick_decode(candidates, demand.kv_tokens, self._decode_limit)
+        pick.load.decodes += 1
+        pick.load.kv_tokens += demand.kv_tokens
+        return self._reserved(pick, Leg.DECODE, demand.kv_tokens)
+
+    def release(self, reservation: Reservation, now: float) -> None:
+        """Ends a reservation. Again, or for one of another fleet: nothing happens."""
+        if self._open.pop(reservation.ticket, None) is None:
+            return
+        load = self._loads[reservation.iid]
+        if reservation.leg is Leg.DECODE:
+            load.decodes -= 1
+            load.kv_tokens -= int(reservation.work)
+            return
+        load.prefills -= 1
+        # Sums of floats drift; an idle engine has exactly no work.
+        load.prefill_work = max(0.0, load.prefill_work - reservation.work) if load.prefills else 0.0
+
+    # --- what travels ----------------------------------------------------------------------------
+
+    def restore(self, document: HandoffDocument, now: float) -> tuple[str, ...]:
+        """Takes the roles of unpinned engines from a handoff document; resident work stays as it is.
+
+        With another engine set the configured split stays (cluster.md section 7). Returns sentences for
+        the log, empty when everything was taken.
+        """
+        if set(document.engines) != set(self._specs):
+            self._roles = {iid: spec.role for iid, spec in self._specs.items()}
+            self._sort_candidates()
+            return (f"the handoff is for engines {', '.join(document.engines)}: roles stay as configured",)
+        for iid, spec in self._specs.items():
+            if not spec.pin and iid in document.roles:
+                self._roles[iid] = Role(document.roles[iid])
+        self._sort_candidates()
+        return ()
+
+    def export(self, now: float) -> FleetState:
+        """The fleet's part of the handoff document."""
+        lifecycle = {
+            "wave": None,
+            "records": [],
+            "engine_restart_policy": self._policy,
+            "process_starts": {},
+            "backend_outage": False,
+        }
+        return FleetState(roles=dict(self._roles), lifecycle=lifecycle)
+
+    def check_invariants(self) -> None:
+        """Raises InvariantViolation unless the accounts equal the open reservations."""
+        for iid, load in self._loads.items():
+            legs = [r.leg for r in self._open.values() if r.iid == iid]
+            if (load.prefills, load.decodes) != (legs.count(Leg.PREFILL), legs.count(Leg.DECODE)):
+                raise InvariantViolation(f"{iid}: resident counts differ from the open reservations")
+            if load.kv_tokens < 0 or load.prefill_work < 0.0:
+                raise InvariantViolation(f"{iid}: negative resident work")
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _sort_candidates(self) -> None:
+        """Per leg: engines of its role; only without any, unpinned ones of the other role."""
+        for leg, role in _ROLE_OF.items():
+            offered = [iid for iid in self._specs if self._roles[iid] is role]
+            offered = offered or [iid for iid, spec in self._specs.items() if not spec.pin]
+            self._candidates[leg] = tuple(self._loads[iid] for iid in offered)
+
+    def _reserved(self, pick: Pick, leg: Leg, work: float) -> Reservation:
+        self._tickets += 1
+        pick.load.last_chosen = self._tickets
+        reservation = Reservation(self._tickets, pick.load.iid, leg, work, pick.cost, pick.violates_slo)
+        self._open[self._tickets] = reservation
+        return reservation
+
+
+def _without(candidates: tuple[EngineLoad, ...], avoid: Set[str]) -> tuple[EngineLoad, ...]:
+    """The candidates less the ones to avoid, or all of them when no other is left."""
+    if not avoid:
+        return candidates
+    return tuple(load for load in candidates if load.iid not in avoid) or candidates

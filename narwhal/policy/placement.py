@@ -1,0 +1,58 @@
+"""Choosing one engine for one leg (serving.md section 1.4, control.md section 2). Pure, no state.
+
+Order of candidates: those that keep the SLO before those that do not; for prefill, engines without
+resident decode work before those with; lowest cost; within 1% of it the least recently chosen; engine ID.
+`loads` must be sorted by engine ID, which makes the last tie-break free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from narwhal.policy.cost import EngineLoad
+
+TIE = 1.01
+"""Costs within 1% of the lowest count as equal."""
+
+_last_chosen = attrgetter("last_chosen")
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """`violates_slo`: every candidate would miss the target; this one is the cheapest."""
+
+    load: EngineLoad
+    cost: float
+    violates_slo: bool
+
+
+def pick_prefill(loads: Sequence[EngineLoad], tokens: int, ttft_s: float) -> Pick:
+    """The engine for a prompt of `tokens`. `loads` is not empty; `ttft_s` is inf without profiles."""
+    quiet = [e for e in loads if not e.decodes]
+    if not quiet:
+        return _cheapest(loads, _prefill_costs(loads, tokens), ttft_s)
+    pick = _cheapest(quiet, _prefill_costs(quiet, tokens), ttft_s)
+    if not pick.violates_slo or len(quiet) == len(loads):
+        return pick
+    busy = [e for e in loads if e.decodes]
+    relief = _cheapest(busy, _prefill_costs(busy, tokens), ttft_s)
+    return pick if relief.violates_slo else relief
+
+
+def pick_decode(loads: Sequence[EngineLoad], kv_tokens: int, limit: float) -> Pick:
+    """The engine for a sequence of `kv_tokens`. `loads` is not empty; `limit` is inf without profiles."""
+    return _cheapest(loads, [e.decode_share(kv_tokens) for e in loads], limit)
+
+
+def _prefill_costs(loads: Sequence[EngineLoad], tokens: int) -> list[float]:
+    # EngineLoad.prefill_seconds written out: this line runs once per engine and request.
+    return [e.prefill_work + (e.a * tokens + e.b) * tokens + e.c for e in loads]
+
+
+def _cheapest(loads: Sequence[EngineLoad], costs: list[float], limit: float) -> Pick:
+    lowest = min(costs)
+    bar = lowest * TIE
+    ties = [e for e, cost in zip(loads, costs, strict=True) if cost <= bar]
+    return Pick(min(ties, key=_last_chosen), lowest, lowest > limit)
