@@ -17,50 +17,59 @@ NEUTRAL = EngineProfile(
 NEUTRAL_TPOT = 1.0
 """With the neutral profile the decode budget is then one token, so decode cost counts tokens."""
 
-NO_ROOM = 1e9
-"""Added where not even one sequence alone keeps the TPOT target: behind all that can, yet ordered."""
+NO_ROOM = 1e-9
+"""Tokens of room where not even one sequence alone keeps the target: behind all that can, yet ordered."""
 
 
 class EngineLoad:
     """Mutable account of one engine; the hot object of placement. Owned and changed by `Fleet` alone.
 
-    `prefill_work` is seconds (tokens when neutral), `kv_tokens` tokens. `last_chosen` is the ticket of
-    the newest reservation, 0 before the first.
+    `prefill_work` is seconds (tokens when neutral), `kv_tokens` tokens, `decodes` and `prefills` legs.
+    `last_chosen` is the ticket of the newest reservation, 0 before the first.
     """
 
     __slots__ = (
+        "_kv_capacity",
+        "_kv_room",
+        "_per_request",
         "a",
         "b",
         "c",
         "decodes",
         "iid",
-        "kv_capacity",
-        "kv_room",
         "kv_tokens",
         "last_chosen",
-        "per_request",
         "prefill_work",
         "prefills",
+        "room",
     )
 
-    def __init__(self, iid: str, profile: EngineProfile, tpot_s: float) -> None:
+    def __init__(self, iid: str, profile: EngineProfile, *, tpot_s: float) -> None:
         self.iid = iid
         self.a, self.b, self.c = profile.ttft_a, profile.ttft_b, profile.ttft_c
-        self.kv_room = (tpot_s - profile.tpot_intercept) / profile.tpot_slope
-        self.per_request = profile.tpot_request_slope / profile.tpot_slope
-        self.kv_capacity = float(profile.kv_capacity_tokens or "inf")
+        self._kv_room = (tpot_s - profile.tpot_intercept) / profile.tpot_slope
+        self._per_request = profile.tpot_request_slope / profile.tpot_slope
+        self._kv_capacity = float(profile.kv_capacity_tokens or "inf")
         self.prefills = self.decodes = self.kv_tokens = self.last_chosen = 0
         self.prefill_work = 0.0
+        self.room = 0.0
+        self.decode_changed(0, 0)
 
     def prefill_seconds(self, tokens: int) -> float:
         """Predicted seconds of one prefill of `tokens` on the idle engine."""
         return (self.a * tokens + self.b) * tokens + self.c
 
-    def decode_share(self, kv_tokens: int) -> float:
-        """Resident and new KV tokens ÷ the tokens that keep the TPOT target with one more sequence.
+    def decode_changed(self, sequences: int, kv_tokens: int) -> None:
+        """Adds to the resident decode work (negative: takes back) and sets `room` anew.
 
-        Above 1.0 the target is missed, or the KV cache is too small.
+        `room` is the KV tokens that keep the TPOT target and fit the cache with one more sequence. It is
+        kept, not computed per request: placement looks at every engine, but only one changes.
         """
-        wanted = self.kv_tokens + kv_tokens
-        room = min(self.kv_room - self.per_request * (self.decodes + 1), self.kv_capacity)
-        return wanted / room if room > 0.0 else NO_ROOM + wanted
+        self.decodes += sequences
+        self.kv_tokens += kv_tokens
+        room = min(self._kv_room - self._per_request * (self.decodes + 1), self._kv_capacity)
+        self.room = max(room, NO_ROOM)
+
+    def decode_share(self, kv_tokens: int) -> float:
+        """Resident and new KV tokens ÷ `room`. Above 1.0 the target is missed or the cache too small."""
+        return (self.kv_tokens + kv_tokens) / self.room

@@ -12,11 +12,12 @@ Every configured engine counts as eligible: nothing here takes one out of placem
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from operator import attrgetter
+from typing import Any
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.engine import EngineProfile, EngineSpec, Leg, Role
+from narwhal.model.engine import EngineProfile, Leg, Role
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.placement import Demand, Reservation, Resident
@@ -30,20 +31,14 @@ _least_prefill = attrgetter("prefill_work", "prefills", "last_chosen", "iid")
 
 
 class Fleet:
-    """Engine state of one router.
+    """Engine state of one router: the engines of `settings`.
 
     `profiles` maps engine ID to its measured profile; unless every engine has one, all are neutral
-    (least resident work) and no target can be violated. Engine IDs of `specs` are unique.
+    (least resident work) and no target can be violated.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[EngineSpec],
-        profiles: Mapping[str, EngineProfile],
-        settings: FleetConfig,
-        now: float,
-    ) -> None:
-        self._specs = {spec.iid: spec for spec in sorted(specs, key=attrgetter("iid"))}
+    def __init__(self, settings: FleetConfig, profiles: Mapping[str, EngineProfile]) -> None:
+        self._specs = {spec.iid: spec for spec in sorted(settings.engines, key=attrgetter("iid"))}
         self._policy = settings.recovery.engine_restart_policy
         self._roles = {iid: spec.role for iid, spec in self._specs.items()}
         self.profiled = all(iid in profiles for iid in self._specs)
@@ -52,7 +47,8 @@ class Fleet:
         self._decode_limit = 1.0 if self.profiled else math.inf
         tpot_s = settings.slo.tpot_s if self.profiled else NEUTRAL_TPOT
         self._loads = {
-            iid: EngineLoad(iid, profiles[iid] if self.profiled else NEUTRAL, tpot_s) for iid in self._specs
+            iid: EngineLoad(iid, profiles[iid] if self.profiled else NEUTRAL, tpot_s=tpot_s)
+            for iid in self._specs
         }
         self._open: dict[int, Reservation] = {}
         self._tickets = 0
@@ -96,9 +92,7 @@ class Fleet:
 
     # --- select and reserve ----------------------------------------------------------------------
 
-    def reserve_prefill(
-        self, demand: Demand, now: float, *, avoid: Set[str] = _NOBODY
-    ) -> Reservation | None:
+    def reserve_prefill(self, demand: Demand, now: float, *, avoid: Set[str] = _NOBODY) -> Reservation | None:
         """Chooses the engine for a prefill leg and counts it there. None: no eligible engine.
 
         `avoid` names engines that failed this request; they are used only when no other is left.
@@ -106,12 +100,12 @@ class Fleet:
         candidates = _without(self._candidates[Leg.PREFILL], avoid)
         if not candidates:
             return None
-        pick = pick_prefill(candidates, demand.input_tokens, self._ttft_s)
+        pick = pick_prefill(candidates, demand.input_tokens, ttft_s=self._ttft_s)
         load = pick.load
         work = load.prefill_seconds(demand.input_tokens)
         load.prefills += 1
         load.prefill_work += work
-        return self._reserved(pick, Leg.PREFILL, work)
+        return self._reserved(pick, Leg.PREFILL, work=work)
 
     def reserve_decode(
         self, demand: Demand, now: float, *, producer: str, avoid: Set[str] = _NOBODY
@@ -125,10 +119,9 @@ class Fleet:
         candidates = _without(_without(candidates, avoid), {producer})
         if not candidates:
             return None
-        pick = pick_decode(candidates, demand.kv_tokens, self._decode_limit)
-        pick.load.decodes += 1
-        pick.load.kv_tokens += demand.kv_tokens
-        return self._reserved(pick, Leg.DECODE, demand.kv_tokens)
+        pick = pick_decode(candidates, demand.kv_tokens, limit=self._decode_limit)
+        pick.load.decode_changed(1, demand.kv_tokens)
+        return self._reserved(pick, Leg.DECODE, work=demand.kv_tokens)
 
     def release(self, reservation: Reservation, now: float) -> None:
         """Ends a reservation. Again, or for one of another fleet: nothing happens."""
@@ -136,8 +129,7 @@ class Fleet:
             return
         load = self._loads[reservation.iid]
         if reservation.leg is Leg.DECODE:
-            load.decodes -= 1
-            load.kv_tokens -= int(reservation.work)
+            load.decode_changed(-1, -int(reservation.work))
             return
         load.prefills -= 1
         # Sums of floats drift; an idle engine has exactly no work.
@@ -163,7 +155,7 @@ class Fleet:
 
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""
-        lifecycle = {
+        lifecycle: dict[str, Any] = {
             "wave": None,
             "records": [],
             "engine_restart_policy": self._policy,
@@ -190,7 +182,7 @@ class Fleet:
             offered = offered or [iid for iid, spec in self._specs.items() if not spec.pin]
             self._candidates[leg] = tuple(self._loads[iid] for iid in offered)
 
-    def _reserved(self, pick: Pick, leg: Leg, work: float) -> Reservation:
+    def _reserved(self, pick: Pick, leg: Leg, *, work: float) -> Reservation:
         self._tickets += 1
         pick.load.last_chosen = self._tickets
         reservation = Reservation(self._tickets, pick.load.iid, leg, work, pick.cost, pick.violates_slo)

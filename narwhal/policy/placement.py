@@ -28,30 +28,31 @@ class Pick:
     violates_slo: bool
 
 
-def pick_prefill(loads: Sequence[EngineLoad], tokens: int, ttft_s: float) -> Pick:
+def pick_prefill(loads: Sequence[EngineLoad], tokens: int, *, ttft_s: float) -> Pick:
     """The engine for a prompt of `tokens`. `loads` is not empty; `ttft_s` is inf without profiles."""
     quiet = [e for e in loads if not e.decodes]
     if not quiet:
-        return _cheapest(loads, _prefill_costs(loads, tokens), ttft_s)
-    pick = _cheapest(quiet, _prefill_costs(quiet, tokens), ttft_s)
+        return _cheapest(loads, _prefill_costs(loads, tokens), limit=ttft_s)
+    pick = _cheapest(quiet, _prefill_costs(quiet, tokens), limit=ttft_s)
     if not pick.violates_slo or len(quiet) == len(loads):
         return pick
     busy = [e for e in loads if e.decodes]
-    relief = _cheapest(busy, _prefill_costs(busy, tokens), ttft_s)
+    relief = _cheapest(busy, _prefill_costs(busy, tokens), limit=ttft_s)
     return pick if relief.violates_slo else relief
 
 
-def pick_decode(loads: Sequence[EngineLoad], kv_tokens: int, limit: float) -> Pick:
+def pick_decode(loads: Sequence[EngineLoad], kv_tokens: int, *, limit: float) -> Pick:
     """The engine for a sequence of `kv_tokens`. `loads` is not empty; `limit` is inf without profiles."""
-    return _cheapest(loads, [e.decode_share(kv_tokens) for e in loads], limit)
+    # EngineLoad.decode_share written out: this line runs once per engine and request.
+    return _cheapest(loads, [(e.kv_tokens + kv_tokens) / e.room for e in loads], limit=limit)
 
 
 def _prefill_costs(loads: Sequence[EngineLoad], tokens: int) -> list[float]:
-    # EngineLoad.prefill_seconds written out: this line runs once per engine and request.
+    # EngineLoad.prefill_seconds written out, as above.
     return [e.prefill_work + (e.a * tokens + e.b) * tokens + e.c for e in loads]
 
 
-def _cheapest(loads: Sequence[EngineLoad], costs: list[float], limit: float) -> Pick:
+def _cheapest(loads: Sequence[EngineLoad], costs: list[float], *, limit: float) -> Pick:
     lowest = min(costs)
     bar = lowest * TIE
     ties = [e for e, cost in zip(loads, costs, strict=True) if cost <= bar]

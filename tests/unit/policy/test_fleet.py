@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.settings import fleet_config, handoff_document
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.engine import EngineProfile, EngineSpec, Leg, Role
 from narwhal.model.placement import Demand, Reservation, Resident
 from narwhal.policy.fleet import Fleet
+from tests.support.settings import fleet_config, handoff_document
 
 NOW = 100.0
 
@@ -34,7 +34,7 @@ def profile(iid: str, *, b: float = 0.001, slope: float = 1e-6, capacity: int | 
 
 
 def fleet_of(*specs: EngineSpec, profiles: tuple[EngineProfile, ...] = ()) -> Fleet:
-    return Fleet(specs, {p.iid: p for p in profiles}, fleet_config(*specs), NOW)
+    return Fleet(fleet_config(*specs), {p.iid: p for p in profiles})
 
 
 def split() -> Fleet:
