@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
+from narwhal.errors import EngineError
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus
 from narwhal.model.engine import Leg
@@ -25,7 +27,7 @@ from narwhal.model.lease import (
     RenewReply,
 )
 from narwhal.model.monitoring import GaugeSample, StageReport
-from narwhal.model.request import Counters, RequestRow
+from narwhal.model.request import Counters, InferenceRequest, RequestRow
 
 # --- leadership ------------------------------------------------------------------------------------
 
@@ -92,19 +94,136 @@ class EngineReply:
     body: bytes
 
 
-# The streaming half of EngineClient (open a decode leg, sink callbacks) lives in this section too.
+class EventKind(Enum):
+    """What one SSE event of a decode stream is, by real decoding (never by a search alone)."""
+
+    ROLE = "role"
+    """Chat's opening event: a role and nothing generated."""
+    OUTPUT = "output"
+    """Carries a choice: generated output, its text may be empty."""
+    FINISH = "finish"
+    """A choice with a finish reason."""
+    USAGE = "usage"
+    """`choices` empty, `usage` an object: the event behind the last choice."""
+    ERROR = "error"
+    """The engine's error object inside the stream."""
+    DONE = "done"
+    """`data: [DONE]`, the terminal marker."""
+    OTHER = "other"
+    """Comments, blank keep-alives, documents without a choice."""
+
+
+@dataclass(slots=True)
+class StreamEvent:
+    """One whole event, `raw` as it came (with its blank line).
+
+    `document` is the decoded object (None for DONE and comments). `usage` holds `prompt_tokens` and
+    `completion_tokens` as the engine told them, wherever the event has that object.
+    """
+
+    kind: EventKind
+    raw: bytes
+    document: Mapping[str, Any] | None = None
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+
+
+class LegFlow(Protocol):
+    """Handle on the open leg for whoever takes its events. All three may be called from a sink."""
+
+    def pause(self) -> None:
+        """Stops reading from the engine; silence while paused is not counted."""
+
+    def resume(self) -> None: ...
+
+    def fail(self, error: EngineError) -> None:
+        """Closes the engine connection at once; `EngineClient.stream` raises `error`."""
+
+
+class StreamSink(Protocol):
+    """Takes a decode leg's events, each call inside the read that brought them; never waits.
+
+    Until the first OUTPUT or FINISH event (and always with `StreamCall.decode_events`) every event
+    comes through `on_events`. After that a read whose events are all plain (a choice, finish reason
+    null, no error) comes through `on_plain` or `on_chunk` undecoded.
+    """
+
+    def on_open(self, flow: LegFlow) -> None:
+        """The engine answered 200 and an event stream follows."""
+
+    def on_chunk(self, chunk: bytes, head: int) -> None:
+        """One plain event that fills one HTTP chunk: `chunk[head:-2]` is the event, the rest framing."""
+
+    def on_plain(self, data: bytes, events: int) -> None:
+        """`events` plain events, back to back in `data`."""
+
+    def on_events(self, events: Sequence[StreamEvent]) -> None:
+        """All events that one read completed, in order; at least one is not plain. Never empty.
+
+        Nothing follows DONE.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCall:
+    """A decode leg. `first_output_s` counts from dispatch to the first OUTPUT or FINISH event,
+    `silence_s` between reads after that (0 = off); `call.total_s` bounds it all (None = unbounded)."""
+
+    call: EngineCall
+    first_output_s: float
+    silence_s: float = 0.0
+    decode_events: bool = False
 
 
 class EngineClient(Protocol):
     """Calls on the data pool. Closes with the router.
 
-    Raises EngineUnreachable, EngineTimeout, PoolExhausted or StreamBroken(kind="too_large"). A status
-    is an answer, never an exception here. Cancelling the caller closes the connection at once.
+    Raises EngineUnreachable, EngineTimeout, PoolExhausted or StreamBroken(kind="too_large").
+    Cancelling the caller closes the engine connection at once, whatever was going on.
     """
 
-    async def fetch(self, call: EngineCall) -> EngineReply: ...
+    async def fetch(self, call: EngineCall) -> EngineReply:
+        """One whole answer. A status is an answer, never an exception here."""
+
+    async def stream(self, call: StreamCall, sink: StreamSink) -> None:
+        """Runs a decode leg to its DONE event.
+
+        Raises also EngineRefused (a status other than 200; the sink saw nothing), StreamBroken
+        (malformed event, end without DONE, event over the response limit) and what the sink gave to
+        `LegFlow.fail`. What a finish reason or an error object means is the sink's business.
+        """
 
     async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KvDescriptor:
+    """A validated KV handoff. `params` is opaque and travels whole, values unchanged.
+
+    `producer` is the producer's own engine ID: it changes when that engine restarts.
+    """
+
+    producer: str
+    params: Mapping[str, Any]
+
+
+class Dialect(Protocol):
+    """How one kind of engine is spoken to (engines.md section 1): bodies out, answers in. Pure."""
+
+    def prefill_body(self, request: InferenceRequest) -> bytes: ...
+
+    def read_prefill(self, reply: EngineReply, iid: str) -> KvDescriptor:
+        """Raises EngineRefused (any status but 200), StreamBroken(kind="error_object" or "malformed")
+        and HandoffInvalid; a descriptor that is returned may be sent to an engine."""
+
+    def decode_body(self, request: InferenceRequest, descriptor: KvDescriptor | None) -> bytes:
+        """Always streaming, usage always asked for. None: decode on the producer itself."""
+
+    def tokenize_body(self, request: InferenceRequest) -> bytes:
+        """Body of `POST /tokenize` for a text or chat request."""
+
+    def read_tokenize(self, reply: EngineReply, iid: str) -> int:
+        """Prompt tokens. Raises EngineRefused or StreamBroken(kind="malformed")."""
 
 
 class ControlClient(Protocol):
@@ -304,16 +423,12 @@ class Metrics(Protocol):
         """Prometheus text."""
 
 
-class StreamClosed(Exception):
-    """The client has gone: raised by ClientStream writes after `on_gone` fired. Not an error of ours."""
-
-
 class ClientStream(Protocol):
     """The response side of one client request, with the transport's flow control.
 
-    `start` sends status and headers once; without it nothing has left and a proper HTTP error is
-    still possible. `write` takes whole SSE events, one call per engine read. `paused` is true above the
-    high-water mark: the relay pauses its engine and goes on when `on_drain` is called.
+    `start` sends status and headers once; without it nothing has left and a proper HTTP error through
+    plain ASGI is still possible. Data are whole SSE events; one call is one write. Calls after the
+    client has gone do nothing.
     """
 
     @property
@@ -322,13 +437,20 @@ class ClientStream(Protocol):
     @property
     def gone(self) -> bool: ...
 
-    @property
-    def paused(self) -> bool: ...
+    def watch(
+        self, *, on_gone: Callable[[], None], on_pause: Callable[[], None], on_resume: Callable[[], None]
+    ) -> None:
+        """Call it once, when the request body has been read. `on_gone` fires at most once and only
+        before `finish` (at once if the client has gone already); `on_pause` above the high-water mark
+        of the transport, `on_resume` below its low-water mark."""
 
-    def watch(self, *, on_gone: Callable[[], None], on_drain: Callable[[], None]) -> None: ...
-
-    def start(self, status: int, headers: Sequence[tuple[str, str]]) -> None: ...
+    def start(self, status: int, headers: Sequence[tuple[str, str]], data: bytes = b"") -> None:
+        """Head and first data in one write. Header names are lower case."""
 
     def write(self, data: bytes) -> None: ...
 
-    def finish(self) -> None: ...
+    def write_chunk(self, chunk: bytes, head: int) -> None:
+        """`chunk[head:-2]` inside ready HTTP/1.1 chunk framing: passed as it is where that is possible."""
+
+    def finish(self, data: bytes = b"") -> None:
+        """Last data and the end of the response in one write."""
