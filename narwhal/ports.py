@@ -444,7 +444,7 @@ class ClientStream(Protocol):
         before `finish` (at once if the client has gone already); `on_pause` above the high-water mark
         of the transport, `on_resume` below its low-water mark."""
 
-    def start(self, status: int, headers: Sequence[tuple[str, str]], data: bytes = b"") -> None:
+    def start(self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"") -> None:
         """Head and first data in one write. Header names are lower case."""
 
     def write(self, data: bytes) -> None: ...
