@@ -51,6 +51,13 @@ class ControlGate(Protocol):
     def refusal(self, now: float) -> str:
         """Why `may_admit` is false, in the words of http-api.md section 3; "" when it is true."""
 
+    async def decided(self, timeout_s: float) -> None:
+        """Waits while it is open who owns the fleet, `timeout_s` at most; never raises.
+
+        Open means: this router yields, or stands by and saw the lease released (cluster.md section 5).
+        Returns at once otherwise. Ask it only after `may_admit` was false, and ask `may_admit` again.
+        """
+
 
 class ControlView(Protocol):
     """Leadership in full, for documents and /ready. Memory only; implemented beside the gate."""
@@ -70,7 +77,9 @@ class EngineCall:
 
     `rid` becomes `x-request-id`, `leg` `x-narwhal-leg`; the client adds the bearer, `x-narwhal-epoch`
     and content headers. Seconds: `connect_s` and `pool_s` bound getting a connection, `total_s` the
-    whole exchange (None: the caller watches the stream itself).
+    whole exchange (None: the caller watches the stream itself). `permit` is called right before the
+    head leaves, with no `await` between; what it raises ends the call and nothing has been sent. Waiting
+    for a seat or a connection can outlast a lease or a KV handoff, so the last look belongs there.
     """
 
     iid: str
@@ -83,6 +92,7 @@ class EngineCall:
     connect_s: float = 10.0
     pool_s: float = 5.0
     total_s: float | None = None
+    permit: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,3 +464,31 @@ class ClientStream(Protocol):
 
     def finish(self, data: bytes = b"") -> None:
         """Last data and the end of the response in one write."""
+
+
+class Inbound(Protocol):
+    """One client request of which only the head has been read. `arrived_wall` is Unix seconds."""
+
+    @property
+    def rid(self) -> str:
+        """Our ID for the client, the response's `x-request-id`."""
+
+    @property
+    def client_rid(self) -> str | None: ...
+
+    @property
+    def arrived_wall(self) -> float: ...
+
+    @property
+    def stream(self) -> ClientStream: ...
+
+    async def read(self) -> InferenceRequest:
+        """Reads and validates the body. Raises RequestError; CancelledError when the client has left."""
+
+
+class RequestHandler(Protocol):
+    """Serves one client request to its end. Implemented by serving, used by api."""
+
+    async def serve(self, inbound: Inbound) -> None:
+        """Returns after the whole answer went to `inbound.stream`. Raises the NarwhalError that the
+        client has to be told, as a response or, once the stream has started, as its last event."""
