@@ -139,6 +139,7 @@ class ProfileSettings:
 class FleetConfig:
     """One accepted fleet file. `contract` and `hardware` are the checked sections, None where absent.
 
+    A contract is *complete* when every field but the image digest is set.
     `digest` is what routers compare: sha256 hex over the effective values less the per-host ones.
     """
 
@@ -151,6 +152,7 @@ class FleetConfig:
     recovery: RecoverySettings
     profiles: ProfileSettings
     contract: Mapping[str, Any] | None
+    contract_complete: bool
     hardware: Mapping[str, Any] | None
     digest: str
 
