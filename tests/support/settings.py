@@ -140,6 +140,7 @@ def fleet_config(*engines: EngineSpec, **changes: Any) -> FleetConfig:
             path="runs/profiles.json", max_decode_fit_mape=0.05, max_decode_cv_mape=0.13
         ),
         "contract": None,
+        "contract_complete": False,
         "hardware": None,
         "digest": "0" * 64,
     }
