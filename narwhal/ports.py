@@ -27,7 +27,7 @@ from narwhal.model.lease import (
     RenewReply,
 )
 from narwhal.model.monitoring import GaugeSample, StageReport
-from narwhal.model.request import Counters, InferenceRequest, RequestRow
+from narwhal.model.request import Counters, InferenceRequest, Outcome, RequestRow
 
 # --- leadership ------------------------------------------------------------------------------------
 
