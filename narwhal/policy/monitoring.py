@@ -90,6 +90,10 @@ class Monitoring:
         fields = {"reason": self._reason, "consecutive": self._consecutive}
         return (MonitoringEvent("monitoring_degraded", fields),)
 
+    def tally(self, stage: str) -> StageTally:
+        """The counts of one announced stage."""
+        return self._stages[stage]
+
     def view(self) -> MonitoringView:
         return MonitoringView(
             degraded=self.degraded,

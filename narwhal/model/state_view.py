@@ -1,0 +1,69 @@
+"""The values behind `narwhal.state` and `narwhal.handoff`: what a router shows of itself at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from narwhal.model.control import ControlStatus
+from narwhal.model.engine import Role
+from narwhal.model.monitoring import MonitoringView
+from narwhal.model.placement import Resident
+from narwhal.model.request import Counters
+from narwhal.model.settings import SloSettings, ThresholdSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionView:
+    """`inflight`: requests from arrival to the end of the response. `mode`: the one that is in force,
+    open or predictive. `engine_auth`: boundary (no bearer) or engine-credential."""
+
+    inflight: int
+    limit: int
+    mode: str
+    margin: float
+    engine_auth: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool of connections to engines: `limit` seats, `busy` now used, `idle` kept alive,
+    `waiting` callers without a seat."""
+
+    limit: int
+    busy: int
+    idle: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateView:
+    """Everything live of the state document. Mappings are by engine ID, `http_pools` by pool name.
+
+    `attempts` counts prefill+decode attempts that were begun since the start.
+    """
+
+    counters: Counters
+    monitoring: MonitoringView
+    control: ControlStatus
+    admission: AdmissionView
+    attempts: int
+    http_pools: Mapping[str, PoolView]
+    roles: Mapping[str, Role]
+    resident: Mapping[str, Resident]
+    pinned: tuple[str, ...]
+    thresholds: ThresholdSettings
+    slo: SloSettings
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffView:
+    """The handoff document as decoded JSON: this owner's own, or a standby's mirrored copy.
+
+    `mirror_age_s`: seconds since the mirror's last complete read, None for an own document.
+    """
+
+    document: Mapping[str, Any]
+    mirrored: bool
+    mirror_age_s: float | None = None

@@ -1,0 +1,30 @@
+"""The control gate as the request path sees it: ownership of the fleet and sound monitoring."""
+
+from __future__ import annotations
+
+from narwhal.policy.monitoring import Monitoring
+from narwhal.ports import ControlGate
+
+
+class MonitoredGate:
+    """A ControlGate that admits only while the control gate does and monitoring is not degraded."""
+
+    __slots__ = ("_control", "_monitoring")
+
+    def __init__(self, control: ControlGate, monitoring: Monitoring) -> None:
+        self._control = control
+        self._monitoring = monitoring
+
+    @property
+    def epoch(self) -> int:
+        return self._control.epoch
+
+    @property
+    def holder(self) -> str:
+        return self._control.holder
+
+    def may_admit(self, now: float) -> bool:
+        return not self._monitoring.degraded and self._control.may_admit(now)
+
+    def refusal(self, now: float) -> str:
+        return self._control.refusal(now) or self._monitoring.reason

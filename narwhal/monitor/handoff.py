@@ -1,0 +1,75 @@
+"""Stage `handoff`: the owner's state to the shared store and to the checkpoint file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from narwhal.errors import StoreError
+from narwhal.model.lease import PublishReply
+from narwhal.ports import StatePublisher
+
+log = logging.getLogger("narwhal.monitor")
+
+
+class HandoffStage:
+    """Starts both writes at once; neither waits for the other.
+
+    The snapshot runs beside the pass and is taken in by a later one, so a store that hangs costs the pass
+    nothing. What the store says (or does not) is no stage failure: the lease deadline decides. A
+    checkpoint that cannot be written is one, and so is one that hangs.
+    """
+
+    name = "handoff"
+    needs_control = True
+
+    def __init__(self, publisher: StatePublisher) -> None:
+        self._publisher = publisher
+        self._publishing: asyncio.Task[PublishReply | None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self.unpublished = 0
+        """Snapshots that the store did not take, in a row."""
+
+    async def run(self, now: float) -> None:
+        bug = self._take_in_snapshot()
+        if self._publishing is None:
+            self._publishing = asyncio.create_task(self._publisher.snapshot(), name="handoff-snapshot")
+        await self._write_checkpoint()
+        if bug is not None:
+            raise bug
+
+    def _take_in_snapshot(self) -> BaseException | None:
+        """Counts what the last snapshot came to; returns what cannot be blamed on the store."""
+        task = self._publishing
+        if task is None or not task.done():
+            return None
+        self._publishing = None
+        error = asyncio.CancelledError("the snapshot was cancelled") if task.cancelled() else task.exception()
+        if error is None:
+            self.unpublished = 0
+            return None
+        if not isinstance(error, StoreError):
+            return error
+        self.unpublished += 1
+        if self.unpublished == 1:
+            log.warning("the handoff could not be published: %s", error)
+        return None
+
+    async def _write_checkpoint(self) -> None:
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._publisher.checkpoint(), name="handoff-checkpoint")
+        # The stage's deadline bounds this wait, not the write: a thread on a hanging disk cannot be
+        # stopped, and a second one behind it would only hang too.
+        await asyncio.wait({self._writing})
+        task, self._writing = self._writing, None
+        task.result()
+
+    async def aclose(self) -> None:
+        """Ends a snapshot that still runs; a write that has begun is the thread's to finish."""
+        for task in (self._publishing, self._writing):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, StoreError, OSError):
+                    await task
+        self._publishing = self._writing = None

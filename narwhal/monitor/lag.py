@@ -1,0 +1,44 @@
+"""Event-loop lag: how much later than asked a timer of the main loop fires."""
+
+from __future__ import annotations
+
+import asyncio
+
+TICK_S = 0.1
+
+
+class LoopLag:
+    """Ten ticks a second on the running loop; `take` gives the worst since the last call."""
+
+    __slots__ = ("_due", "_handle", "_loop", "_worst_s")
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._worst_s = 0.0
+
+    def start(self) -> None:
+        """Begins to tick on the running loop; ticking already: nothing happens."""
+        if self._handle is None:
+            self._loop = asyncio.get_running_loop()
+            self._schedule(self._loop)
+
+    def take(self) -> float:
+        """Seconds ≥ 0. Counts a tick that is overdue at this instant too."""
+        overdue_s = self._loop.time() - self._due if self._loop is not None else 0.0
+        worst_s, self._worst_s = max(self._worst_s, overdue_s, 0.0), 0.0
+        return worst_s
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = loop.time() + TICK_S
+        self._handle = loop.call_at(self._due, self._tick, loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._worst_s = max(self._worst_s, loop.time() - self._due)
+        self._schedule(loop)

@@ -1,0 +1,82 @@
+"""What `GET /v1/models` says of the served model, refreshed from the engines beside the monitor pass."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from narwhal.errors import EngineError
+from narwhal.ports import ControlClient
+
+log = logging.getLogger("narwhal.monitor")
+
+PATH = "/v1/models"
+
+
+class ModelCard:
+    """The served model and the longest context an engine reports for it, in tokens.
+
+    `max_model_len` is None until an engine has told it, and the last known value afterwards: a fleet whose
+    engines are all away still has a model. Engines are asked in turn, one a pass.
+    """
+
+    def __init__(
+        self, model: str, *, control: ControlClient, engines: Callable[[], Sequence[str]], timeout_s: float
+    ) -> None:
+        """`engines` gives the IDs worth asking now, may be empty; `timeout_s` bounds one question."""
+        self.model = model
+        self.max_model_len: int | None = None
+        self._control = control
+        self._engines = engines
+        self._timeout_s = timeout_s
+        self._turn = 0
+        self._asking: asyncio.Task[None] | None = None
+
+    def refresh(self) -> None:
+        """Asks the next engine, unless a question is still open. Never waits.
+
+        Raises what the last question ended with if that was not the engine's doing.
+        """
+        task = self._asking
+        if task is not None:
+            if not task.done():
+                return
+            self._asking = None
+            task.result()
+        engines = self._engines()
+        if not engines:
+            return
+        iid = engines[self._turn % len(engines)]
+        self._turn += 1
+        self._asking = asyncio.create_task(self._ask(iid), name="model-card")
+
+    async def _ask(self, iid: str) -> None:
+        try:
+            reply = await self._control.get(iid, PATH, timeout_s=self._timeout_s)
+        except EngineError as error:
+            log.debug("%s did not tell its models: %s", iid, error)
+            return
+        length = longest_context(reply.body, self.model) if reply.status == 200 else None
+        if length is not None:
+            self.max_model_len = length
+
+    async def aclose(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._asking
+            self._asking = None
+
+
+def longest_context(body: bytes, model: str) -> int | None:
+    """`max_model_len` of `model` in an engine's model list; None where the list does not tell it."""
+    try:
+        rows = orjson.loads(body)["data"]
+        lengths = [row.get("max_model_len") for row in rows if row["id"] == model]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return next((length for length in lengths if type(length) is int and length > 0), None)
