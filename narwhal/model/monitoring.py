@@ -76,7 +76,6 @@ class GaugeSample:
     inflight: int
     limit: int
     lag_s: float
-    pass_s: float
     degraded: bool
     store_failures: int
     mirror_age_s: float | None

@@ -1,0 +1,56 @@
+"""The application: every route of the main listener, and one envelope for what no route takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from narwhal.api.envelope import envelope, new_request_id
+from narwhal.api.health import health_routes
+from narwhal.api.operator import ControlRule, OperatorViews, operator_routes
+
+
+def build_app(data_routes: Sequence[BaseRoute], views: OperatorViews) -> Starlette:
+    """`data_routes` are those of `api/inference.py`. Paths are exact: a trailing slash is another path."""
+    routes = [
+        *data_routes,
+        *health_routes(views.readiness, views.health),
+        *operator_routes(views),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(ControlRule)],
+        exception_handlers={HTTPException: _no_route, Exception: _unexpected},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    """404 and 405, which the router of routes raises; a HEAD gets no body from the server."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    messages = {
+        404: f"there is no {request.url.path} here",
+        405: f"{request.method} is not allowed on {request.url.path}",
+    }
+    message = messages.get(status, "the request cannot be served")
+    headers = dict(getattr(error, "headers", None) or {})
+    return _response(status, envelope(message, "invalid_request_error"), headers=headers)
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    """The details are in the log (starlette raises the error on), the request ID leads there."""
+    rid = new_request_id()
+    message = f"internal error, request {rid}"
+    return _response(500, envelope(message, "internal_error"), headers={"x-request-id": rid})
+
+
+def _response(status: int, body: bytes, *, headers: dict[str, str]) -> Response:
+    headers.setdefault("x-request-id", new_request_id())
+    return Response(body, status, headers, media_type="application/json")

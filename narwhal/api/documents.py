@@ -1,0 +1,117 @@
+"""The operator documents as JSON objects: exactly the keys of http-api.md sections 2 to 4 and 6."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from narwhal.api.resting import HANDOFF, STATE, with_resting
+from narwhal.model.cluster_view import ClusterStatus, RouterStatus
+from narwhal.model.control import ControlStatus, Health, OwnerRef, Readiness, RouterRole, StoreStatus
+from narwhal.model.engine import Role
+from narwhal.model.monitoring import MonitoringView
+from narwhal.model.state_view import HandoffView, StateView
+
+Document = dict[str, Any]
+
+
+def ready_body(readiness: Readiness) -> Document:
+    body: Document = {
+        "status": "ready" if readiness.ready else "not_ready",
+        "control_ready": readiness.control_ready,
+        "reason": readiness.reason,
+        "epoch": readiness.epoch,
+        "holder": readiness.holder,
+        "role": readiness.role.value,
+        "owner": _owner(readiness.owner),
+    }
+    if readiness.role is RouterRole.STANDBY:
+        body["ready_to_take"] = readiness.ready_to_take
+        body["drift"] = readiness.drift
+    return body
+
+
+def health_body(health: Health) -> Document:
+    return {
+        "status": health.status.value,
+        "instances": health.instances,
+        "available_instances": health.available_instances,
+    }
+
+
+def state_document(view: StateView) -> Document:
+    body: Document = {
+        **_schema("narwhal.state"),
+        **asdict(view.counters),
+        "monitoring": _monitoring(view.monitoring),
+        "ha": _ha(view.control),
+        "admission": asdict(view.admission),
+        "serving": {"attempts": view.attempts},
+        "http_pools": {name: asdict(pool) for name, pool in view.http_pools.items()},
+        "pools": _pools(view.roles),
+        "thresholds": asdict(view.thresholds),
+        "slo": asdict(view.slo),
+        "resident": {iid: asdict(legs) for iid, legs in view.resident.items()},
+        "pinned": sorted(view.pinned),
+    }
+    return with_resting(STATE, body)
+
+
+def handoff_document(view: HandoffView) -> Document:
+    """The document as it is stored; a standby's copy says that it is one."""
+    body = {**view.document, "lifecycle": dict(view.document.get("lifecycle", {}))}
+    if view.mirrored:
+        body["mirrored"] = True
+        body["mirror_age_s"] = view.mirror_age_s
+    return with_resting(HANDOFF, body)
+
+
+def cluster_document(status: ClusterStatus) -> Document:
+    return {
+        **_schema("narwhal.cluster"),
+        "lease": asdict(status.lease),
+        "routers": [_router(router) for router in status.routers],
+        "ownership_changes": [asdict(change) for change in status.changes],
+        "store": _store(status.store),
+    }
+
+
+def _schema(name: str) -> Document:
+    return {"schema": name, "schema_version": 1}
+
+
+def _owner(owner: OwnerRef | None) -> Document | None:
+    return None if owner is None else {"router_id": owner.router_id, "url": owner.url}
+
+
+def _monitoring(view: MonitoringView) -> Document:
+    return {
+        "degraded": view.degraded,
+        "reason": view.reason,
+        "consecutive": view.consecutive,
+        "failures": view.failures,
+        "stages": {name: asdict(tally) for name, tally in view.stages.items()},
+    }
+
+
+def _ha(control: ControlStatus) -> Document:
+    return {
+        "role": control.role.value,
+        "epoch": control.epoch,
+        "holder": control.holder,
+        "blocked": control.blocked,
+        "store": _store(control.store),
+    }
+
+
+def _store(store: StoreStatus) -> Document:
+    return {"mode": store.mode, "latency_ms": store.latency_ms, "failures": store.failures}
+
+
+def _pools(roles: Mapping[str, Role]) -> Document:
+    return {role.value: sorted(iid for iid, own in roles.items() if own is role) for role in Role}
+
+
+def _router(router: RouterStatus) -> Document:
+    return asdict(router)

@@ -1,0 +1,43 @@
+"""`GET /health` and `GET /ready`: read from memory, no I/O (http-api.md sections 2 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from narwhal.api.documents import health_body, ready_body
+from narwhal.api.envelope import Answer, json_answer
+from narwhal.model.control import Health, Readiness
+
+RETRY_AFTER = {"retry-after": "1"}
+
+
+class Produced:
+    """A GET endpoint whose answer is made in one synchronous step: no `await` between look and answer."""
+
+    __slots__ = ("_produce",)
+
+    def __init__(self, produce: Callable[[], Answer]) -> None:
+        self._produce = produce
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._produce()(scope, receive, send)
+
+
+def health_routes(readiness: Callable[[], Readiness], health: Callable[[], Health]) -> list[Route]:
+    """`readiness` and `health` judge at the instant of the call."""
+
+    def ready() -> Answer:
+        judged = readiness()
+        status, headers = (200, None) if judged.ready else (503, RETRY_AFTER)
+        return json_answer(status, ready_body(judged), headers=headers)
+
+    def healthy() -> Answer:
+        return json_answer(200, health_body(health()))
+
+    return [
+        Route("/ready", Produced(ready), methods=["GET"]),
+        Route("/health", Produced(healthy), methods=["GET"]),
+    ]

@@ -1,0 +1,86 @@
+"""The operator's read side: state, handoff and cluster documents, metrics; and who may POST there."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from narwhal.api.documents import cluster_document, handoff_document, state_document
+from narwhal.api.envelope import Answer, envelope, json_answer
+from narwhal.api.health import RETRY_AFTER, Produced
+from narwhal.model.cluster_view import ClusterStatus
+from narwhal.model.control import Health, Readiness
+from narwhal.model.state_view import HandoffView, StateView
+
+METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorViews:
+    """The read-side handles that runtime gives. All read memory; None from `handoff`: no document yet."""
+
+    readiness: Callable[[], Readiness]
+    health: Callable[[], Health]
+    state: Callable[[], StateView]
+    cluster: Callable[[], ClusterStatus]
+    handoff: Callable[[], HandoffView | None]
+    metrics: Callable[[], bytes]
+
+
+def operator_routes(views: OperatorViews) -> list[Route]:
+    def state() -> Answer:
+        return json_answer(200, state_document(views.state()))
+
+    def cluster() -> Answer:
+        return json_answer(200, cluster_document(views.cluster()))
+
+    def handoff() -> Answer:
+        view = views.handoff()
+        if view is None:
+            message = "this router has no handoff document yet"
+            return Answer(503, envelope(message, "standby", code="standby"), headers=RETRY_AFTER)
+        return json_answer(200, handoff_document(view))
+
+    def metrics() -> Answer:
+        return Answer(200, views.metrics(), content_type=METRICS_TYPE)
+
+    return [
+        Route("/narwhal/state", Produced(state), methods=["GET"]),
+        Route("/narwhal/handoff", Produced(handoff), methods=["GET"]),
+        Route("/narwhal/cluster", Produced(cluster), methods=["GET"]),
+        Route("/metrics", Produced(metrics), methods=["GET"]),
+    ]
+
+
+class ControlRule:
+    """`POST /narwhal/*` is taken from loopback only: 403 before anything else is looked at."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if _is_control(scope) and not _is_loopback(scope):
+            message = "control routes are taken from this host only"
+            await Answer(403, envelope(message, "invalid_request_error"))(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _is_control(scope: Scope) -> bool:
+    path: str = scope.get("path", "")
+    return scope.get("method") == "POST" and path.startswith("/narwhal/")
+
+
+def _is_loopback(scope: Scope) -> bool:
+    client = scope.get("client")
+    try:
+        address = ipaddress.ip_address(client[0] if client else "")
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

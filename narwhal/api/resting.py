@@ -1,0 +1,83 @@
+"""The one table of fields that rest: named by the documents, filled by parts that are not built yet.
+
+The documents take their values from here, so a field leaves this table in the change that fills it. Paths
+are dotted keys below the document. A test watches every other field of the documents change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+STATE = "state"
+HANDOFF = "handoff"
+
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """One field with its resting value and the part of the program that fills it."""
+
+    path: str
+    value: Any
+    filled_by: str
+
+
+_STAGE = {"failures": 0, "consecutive": 0, "last_class": "", "last_at": None}
+
+RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
+    {
+        STATE: (
+            Resting("monitoring.stages.controller", _STAGE, "role control"),
+            Resting("monitoring.stages.health", _STAGE, "failure handling: decode drift"),
+            Resting("monitoring.stages.drains", _STAGE, "lifecycle"),
+            Resting("monitoring.stages.rollover", _STAGE, "role control: interval statistics"),
+            Resting("monitoring.stages.readmission", _STAGE, "failure handling: readmission"),
+            Resting("monitoring.stages.liveness", _STAGE, "failure handling: liveness"),
+            Resting("admission.queued", 0, "admission queue"),
+            Resting("admission.queue_capacity", 0, "admission queue"),
+            Resting("admission.queue_high_water", 0, "admission queue"),
+            Resting("serving.retries", 0, "retries"),
+            Resting("serving.credits", None, "retries"),
+            Resting("load.prefill", None, "role control: load"),
+            Resting("load.decode", None, "role control: load"),
+            Resting("ejected", (), "failure handling: ejection"),
+            Resting("quarantined", (), "failure handling: holds"),
+            Resting("draining", (), "lifecycle"),
+            Resting("probation", (), "failure handling: decode drift"),
+            Resting("holds", {}, "failure handling: holds"),
+            Resting("edges", (), "failure handling: avoided edges"),
+            Resting("kv", {}, "failure handling: KV ledger"),
+            Resting("health", {}, "failure handling: decode drift"),
+            Resting("breaker.failures", {}, "failure handling: streaks"),
+            Resting("breaker.verifying", (), "failure handling: probes"),
+            Resting("control", {}, "role control"),
+            Resting("flips", (), "role control"),
+        ),
+        HANDOFF: (
+            Resting("ejected", (), "failure handling: ejection"),
+            Resting("inference_sources", {}, "failure handling: holds"),
+            Resting("holds", {}, "failure handling: holds"),
+            Resting("streaks", {}, "failure handling: streaks"),
+            Resting("edges", (), "failure handling: avoided edges"),
+            Resting("kv_ledger", {}, "failure handling: KV ledger"),
+            Resting("demand_risk", None, "role control"),
+            Resting("lifecycle.wave", None, "lifecycle"),
+            Resting("lifecycle.records", (), "lifecycle"),
+            Resting("lifecycle.process_starts", {}, "lifecycle: identity"),
+            Resting("lifecycle.backend_outage", False, "failure handling: outage"),
+        ),
+    }
+)
+
+
+def with_resting(document: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Puts the resting values of `document` into `body`, where it has no value of its own."""
+    for field in RESTING[document]:
+        *parents, name = field.path.split(".")
+        place = body
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place.setdefault(name, field.value)
+    return body

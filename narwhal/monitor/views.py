@@ -1,0 +1,117 @@
+"""What this router shows of itself: frozen values read from the machines at one instant, no I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from narwhal.clock import Clock
+from narwhal.model.cluster_view import ClusterStatus
+from narwhal.model.control import Health, Readiness
+from narwhal.model.engine import Leg, Role
+from narwhal.model.monitoring import GaugeSample
+from narwhal.model.request import Counters
+from narwhal.model.settings import FleetConfig
+from narwhal.model.state_view import AdmissionView, PoolView, StateView
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.monitoring import Monitoring
+from narwhal.policy.readiness import ReadinessFacts, judge, judge_health
+from narwhal.ports import ControlView
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Where the views read. Every callable reads memory only.
+
+    `counters` are the totals of all router runs known here; `attempts` counts attempts begun here;
+    `http_pools` maps pool name to its seats.
+    """
+
+    control: ControlView
+    fleet: Fleet
+    monitoring: Monitoring
+    counters: Callable[[], Counters]
+    admission: Callable[[], AdmissionView]
+    attempts: Callable[[], int]
+    http_pools: Callable[[], Mapping[str, PoolView]]
+
+
+class RouterViews:
+    """Answers for /ready, /health, the documents and the gauges. Each call reads the clock once."""
+
+    __slots__ = ("_clock", "_config", "_readings")
+
+    def __init__(self, readings: Readings, *, config: FleetConfig, clock: Clock) -> None:
+        self._readings = readings
+        self._config = config
+        self._clock = clock
+
+    def readiness(self) -> Readiness:
+        return judge(self._facts(self._clock.now()))
+
+    def health(self) -> Health:
+        now = self._clock.now()
+        available = len(self._readings.fleet.available(now))
+        return judge_health(self._facts(now), instances=len(self._config.engines), available=available)
+
+    def state(self) -> StateView:
+        now = self._clock.now()
+        readings = self._readings
+        admission = readings.admission()
+        counters = readings.counters()
+        return StateView(
+            # A router's own view of what was offered adds what is still in flight here.
+            counters=replace(counters, offered=counters.offered + admission.inflight),
+            monitoring=readings.monitoring.view(),
+            control=readings.control.status(now),
+            admission=admission,
+            attempts=readings.attempts(),
+            http_pools=readings.http_pools(),
+            roles=readings.fleet.roles(),
+            resident=readings.fleet.resident(),
+            pinned=readings.fleet.pinned(),
+            thresholds=self._config.controller.thresholds,
+            slo=self._config.slo,
+        )
+
+    def cluster(self) -> ClusterStatus:
+        return self._readings.control.cluster(self._clock.now())
+
+    def sample(self, now: float, lag_s: float) -> GaugeSample:
+        """The gauges of the `telemetry` stage."""
+        readings = self._readings
+        control = readings.control.status(now)
+        admission = readings.admission()
+        resident = readings.fleet.resident()
+        eligible = self._eligible(now)
+        controller = self._config.controller
+        floors = {Role.PREFILL: controller.min_prefill, Role.DECODE: controller.min_decode}
+        return GaugeSample(
+            role=control.role.value,
+            epoch=control.epoch,
+            ready=judge(self._facts(now)).ready,
+            resident_prefill={iid: legs.prefill for iid, legs in resident.items()},
+            resident_decode={iid: legs.decode for iid, legs in resident.items()},
+            eligible={role.value: eligible[role] for role in Role},
+            shortfall={role.value: max(0, floors[role] - eligible[role]) for role in Role},
+            inflight=admission.inflight,
+            limit=admission.limit,
+            lag_s=lag_s,
+            degraded=readings.monitoring.degraded,
+            store_failures=control.store.failures,
+            mirror_age_s=control.mirror_age_s,
+        )
+
+    def _eligible(self, now: float) -> Counter[Role]:
+        roles = self._readings.fleet.roles()
+        return Counter(roles[iid] for iid in self._readings.fleet.available(now))
+
+    def _facts(self, now: float) -> ReadinessFacts:
+        readings = self._readings
+        return ReadinessFacts(
+            control=readings.control.status(now),
+            monitoring=readings.monitoring.reason,
+            serves_prefill=readings.fleet.can_serve(Leg.PREFILL, now),
+            serves_decode=readings.fleet.can_serve(Leg.DECODE, now),
+        )
