@@ -249,7 +249,11 @@ class ControlClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AcquireRequest:
-    """`expected`: the version watched unchanged, under the incarnation `inc` (both from a LeaseView)."""
+    """`expected`: the version watched unchanged, under the incarnation `inc` (both from a LeaseView).
+
+    Both are compared always, also for a released lease: whether it had to be watched is the
+    candidate's to judge (`LeaseView.released_for_sure`). A new token for every acquisition.
+    """
 
     token: str
     meta: OwnerMeta
@@ -340,17 +344,21 @@ class HandoffStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class FeedBatch:
     """What one blocking read of the log brought. `gap`: entries between were trimmed or lost, or the
-    server's incarnation changed: read the document again. `entries` may be empty."""
+    server's incarnation changed: read the document again and go on from its `upto`. A gap that is
+    still there right after that cannot be healed: take what came. `entries` may be empty. `top`: the
+    log's newest id after the read: read to its end when that is the last entry's, or `after` itself."""
 
     entries: Sequence[LogEntry]
     gap: bool
     inc: str
+    top: LogPosition
 
 
 class LogFeed(Protocol):
     """The log as a standby reads it (the feed connection). Errors as LeaseStore."""
 
-    async def read(self, after: LogPosition, *, block_s: float) -> FeedBatch: ...
+    async def read(self, after: LogPosition, *, block_s: float) -> FeedBatch:
+        """Waits at most `block_s` (0.5 at most) for entries above `after`."""
 
     async def aclose(self) -> None: ...
 

@@ -63,6 +63,9 @@ class LogPosition:
         return cls(int(epoch), int(n))
 
 
+LOG_START = LogPosition()
+
+
 class EntryKind(StrEnum):
     ACQUIRED = "acquired"
     RELEASED = "released"

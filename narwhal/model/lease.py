@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from narwhal.model.handoff import LOG_START, LogPosition
+
 MAX_EPOCH = 2**52
 """Epochs above this are refused as floors: Lua numbers stay exact below 2^53."""
 
@@ -43,8 +45,10 @@ class LeaseView:
     """One peek. `state`, `version` are None where nothing is stored; `inc` is always the server's own.
 
     `record_inc` is the incarnation stored in the record; `sure` says that the last renewal confirmed
-    the record's life. `epoch` is the record's, `epoch_key` that of the `epoch` key. `role` is the
-    server's replication role. Millisecond fields are Redis time: for people and ages, never ownership.
+    record's life. `epoch` is the record's, `epoch_key` that of the `epoch` key. `role` is the
+    server's replication role ("master" or "slave"), `connected_replicas` what it has now, `replicas` the
+    highest count stored. `log_top` is the newest id ever given to the log, (0, 0) without a log.
+    Millisecond fields are Redis time: for people and ages, never ownership.
     """
 
     inc: Incarnation
@@ -64,6 +68,8 @@ class LeaseView:
     successor: str = ""
     reason: str = ""
     replicas: int = 0
+    connected_replicas: int = 0
+    log_top: LogPosition = LOG_START
     fields: Mapping[str, str] | None = None
     """The whole record as stored: proof of death reads host, boot_id, pid... from it."""
 
@@ -149,7 +155,11 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The token does not hold the lease (any more). Final."""
+    """The token does not hold the lease (any more). Final from renew.
+
+    From append and publish it is final only if `epoch` is not below one's own: a record that was lost
+    or went back in time (state "" or vacant, or a lower epoch) is the next renewal's to reinstate.
+    """
 
     state: str = ""
     epoch: int = 0
@@ -176,12 +186,15 @@ AppendReply = Appended | TopIs | Lost
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    pass
+    """`id`: of the snapshot's own log entry; the owner's next append is above it."""
+
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
 class OldEpoch:
-    """The stored handoff is newer. A higher `epoch` is a floor: acquire again with it, new token."""
+    """The stored handoff or the log is newer. A higher `epoch` is a floor: acquire again with it, new
+    token. One's own epoch: that seq, or a higher one, is stored already."""
 
     epoch: int
 

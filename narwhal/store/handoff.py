@@ -1,0 +1,115 @@
+"""HandoffStore over the handoff and log scripts: document, log, totals (the data connection)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgpack
+import orjson
+
+from narwhal.errors import StoreProtocolError
+from narwhal.model.handoff import SCHEMA_VERSION, EntryKind, LogEntry, LogPosition, StoredHandoff
+from narwhal.model.lease import AppendReply, PublishReply
+from narwhal.model.request import Counters
+from narwhal.store import replies
+from narwhal.store.keys import Keys
+from narwhal.store.scripts import Argument, Reply, ScriptRunner
+
+_COUNTERS = frozenset(Counters.__dataclass_fields__)
+
+
+class ScriptHandoffStore:
+    """The port `HandoffStore`, on Redis or on the in-memory server, whichever `runner` speaks to."""
+
+    __slots__ = ("_keys", "_runner")
+
+    def __init__(self, runner: ScriptRunner, cluster: str) -> None:
+        self._runner = runner
+        self._keys = Keys(cluster)
+
+    async def publish(
+        self, token: str, epoch: int, seq: int, *, upto: LogPosition, document: bytes, timeout_s: float
+    ) -> PublishReply:
+        crc32 = zlib.crc32(document)
+        args: list[Argument] = [token, epoch, seq, str(upto), SCHEMA_VERSION, crc32, document]
+        keys = self._keys.of("handoff_publish")
+        reply = await self._runner.run_confirmed("handoff_publish", keys, args, timeout_s=timeout_s)
+        return replies.decoded("handoff_publish", reply, replies.published)
+
+    async def load(self, *, timeout_s: float) -> StoredHandoff | None:
+        reply = await self._runner.run("handoff_load", self._keys.of("handoff_load"), (), timeout_s=timeout_s)
+        return _stored(reply)
+
+    async def append(
+        self, token: str, position: LogPosition, kind: str, body: Mapping[str, Any], *, timeout_s: float
+    ) -> AppendReply:
+        packed: bytes = msgpack.packb(dict(body))
+        args: list[Argument] = [token, position.epoch, position.n, kind, packed]
+        reply = await self._runner.run("log_append", self._keys.of("log_append"), args, timeout_s=timeout_s)
+        return replies.decoded("log_append", reply, replies.appended)
+
+    async def read_log(
+        self, after: LogPosition, *, through: LogPosition | None = None, timeout_s: float
+    ) -> Sequence[LogEntry]:
+        args = (str(after), str(through) if through else "+")
+        reply = await self._runner.run("log_read", self._keys.of("log_read"), args, timeout_s=timeout_s)
+        words = list(reply)[1:]
+        return [log_entry(*words[at : at + 3]) for at in range(0, len(words), 3)]
+
+    async def flush_totals(self, runs: Mapping[str, Counters], *, timeout_s: float) -> Mapping[str, Counters]:
+        args = [word for run, counters in runs.items() for word in (run, orjson.dumps(asdict(counters)))]
+        reply = await self._runner.run(
+            "totals_flush", self._keys.of("totals_flush"), args, timeout_s=timeout_s
+        )
+        return replies.decoded("totals_flush", reply, _totals)
+
+    async def aclose(self) -> None:
+        await self._runner.aclose()
+
+
+def log_entry(entry_id: bytes, kind: bytes, body: bytes) -> LogEntry:
+    """One entry of the stream. Raises StoreProtocolError."""
+    try:
+        decoded = msgpack.unpackb(body)
+        if not isinstance(decoded, dict):
+            raise TypeError("the body is no map")
+        return LogEntry(LogPosition.parse(entry_id.decode()), EntryKind(kind.decode()), decoded)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise StoreProtocolError(f"log entry {entry_id!r} cannot be read: {error}") from error
+
+
+def _stored(reply: Reply) -> StoredHandoff | None:
+    if reply[0] == b"NONE":
+        return None
+    try:
+        _, inc, now_ms, *words = reply
+        fields = dict(zip(words[::2], words[1::2], strict=True))
+        document = fields[b"document"]
+        return StoredHandoff(
+            epoch=int(fields[b"epoch"]),
+            seq=int(fields[b"seq"]),
+            upto=LogPosition.parse(fields[b"upto"].decode()),
+            at_ms=int(fields[b"at_ms"]),
+            now_ms=int(now_ms),
+            schema_version=int(fields[b"schema_version"]),
+            document=document,
+            inc=inc.decode(),
+            intact=zlib.crc32(document) == int(fields[b"crc32"]),
+        )
+    except (ValueError, KeyError) as error:
+        raise StoreProtocolError(f"the stored handoff cannot be read: {error!r}") from error
+
+
+def _totals(status: str, details: list[str]) -> dict[str, Counters]:
+    if status != "OK":
+        raise ValueError(f"unknown status {status}")
+    return {run: _counters(text) for run, text in replies.pairs(details).items()}
+
+
+def _counters(text: str) -> Counters:
+    """Fields of a newer version are left in Redis: flushing keeps them, this version does not count them."""
+    fields = orjson.loads(text)
+    return Counters(**{name: int(count) for name, count in fields.items() if name in _COUNTERS})

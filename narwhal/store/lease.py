@@ -1,0 +1,72 @@
+"""LeaseStore over the lease scripts (cluster.md section 4). One runner = one connection, never shared."""
+
+from __future__ import annotations
+
+from narwhal.model.lease import AcquireReply, LeaseVersion, LeaseView, Lost, OwnerMeta, RenewReply
+from narwhal.ports import AcquireRequest, RenewRequest
+from narwhal.store import replies
+from narwhal.store.keys import Keys
+from narwhal.store.scripts import Argument, ScriptRunner
+
+
+class ScriptLeaseStore:
+    """The port `LeaseStore`, on Redis or on the in-memory server, whichever `runner` speaks to."""
+
+    __slots__ = ("_keys", "_runner")
+
+    def __init__(self, runner: ScriptRunner, cluster: str) -> None:
+        self._runner = runner
+        self._keys = Keys(cluster)
+
+    async def peek(self, *, timeout_s: float) -> LeaseView:
+        reply = await self._runner.run("lease_peek", self._keys.of("lease_peek"), (), timeout_s=timeout_s)
+        return replies.decoded("lease_peek", reply, replies.view)
+
+    async def claim(self, nonce: str, *, floor: int, ttl_ms: int, timeout_s: float) -> bool:
+        keys = self._keys.of("lease_claim")
+        reply = await self._runner.run("lease_claim", keys, (nonce, floor, ttl_ms), timeout_s=timeout_s)
+        return replies.decoded("lease_claim", reply, replies.claimed)
+
+    async def acquire(self, request: AcquireRequest, *, timeout_s: float) -> AcquireReply:
+        args: list[Argument] = [request.token, str(request.expected), request.inc, request.floor]
+        args += [request.ttl_ms, request.replicas, *meta_fields(request.meta)]
+        keys = self._keys.of("lease_acquire")
+        reply = await self._runner.run_confirmed("lease_acquire", keys, args, timeout_s=timeout_s)
+        return replies.decoded("lease_acquire", reply, replies.acquired)
+
+    async def renew(self, request: RenewRequest, *, timeout_s: float) -> RenewReply:
+        args: list[Argument] = [request.token, request.epoch, request.seq, request.life]
+        args += [request.ttl_ms, request.replicas, *meta_fields(request.meta)]
+        keys = self._keys.of("lease_renew")
+        reply = await self._runner.run_confirmed("lease_renew", keys, args, timeout_s=timeout_s)
+        return replies.decoded("lease_renew", reply, replies.renewed)
+
+    async def release(
+        self, held: str | LeaseVersion, *, reason: str, successor: str = "", timeout_s: float
+    ) -> bool | Lost:
+        token, version = (held, "") if isinstance(held, str) else (held.token, str(held))
+        keys = self._keys.of("lease_release")
+        reply = await self._runner.run(
+            "lease_release", keys, (token, version, reason, successor), timeout_s=timeout_s
+        )
+        return replies.decoded("lease_release", reply, replies.released)
+
+    async def aclose(self) -> None:
+        await self._runner.aclose()
+
+
+def meta_fields(meta: OwnerMeta) -> list[str]:
+    """Flat field, value list of what a holder writes about itself. `owner` is the router ID."""
+    fields = {
+        "owner": meta.router_id,
+        "url": meta.url,
+        "control_url": meta.control_url,
+        "host": meta.host,
+        "machine_id": meta.machine_id,
+        "boot_id": meta.boot_id,
+        "pidns": meta.pidns,
+        "pid": str(meta.pid),
+        "pid_start": meta.pid_start,
+        "version": meta.version,
+    }
+    return [item for pair in fields.items() for item in pair]

@@ -1,0 +1,281 @@
+"""The scripts of `lua/` as functions over a model of one server's data.
+
+Same names, KEYS, ARGV and reply arrays as the Lua files, so the in-memory stores decode the same
+answers, and the state machine test compares both word by word. All values are text, as in Redis,
+except documents and log bodies (bytes). Rules and reasons: cluster.md sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgpack
+
+from narwhal.model.handoff import LOG_START, LogPosition
+from narwhal.model.lease import MAX_EPOCH
+
+Word = str | bytes | int
+LOG_LENGTH = 10_000
+LOG_READ_LIMIT = 500
+ROUTER_TTL_MS = 15_000
+ROUTER_FORGET_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a script reads from INFO and TIME."""
+
+    run_id: str
+    replid: str
+    role: str
+    replicas: int
+    now_ms: int
+
+    @property
+    def inc(self) -> str:
+        return f"{self.run_id}/{self.replid}"
+
+
+@dataclass(slots=True)
+class Data:
+    """Everything stored under one cluster's prefix. None or empty = the key does not exist."""
+
+    lease: dict[str, str] = field(default_factory=dict)
+    epoch: int = 0
+    handoff: dict[str, str | bytes] = field(default_factory=dict)
+    totals: dict[str, str] = field(default_factory=dict)
+    log: list[tuple[LogPosition, str, bytes]] = field(default_factory=list)
+    log_top: LogPosition = LOG_START
+    claims: dict[str, str] = field(default_factory=dict)
+    routers: dict[str, int] = field(default_factory=dict)
+    entries: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
+    """router key -> (expires at ms, fields)."""
+
+    def copy(self) -> Data:
+        return copy.deepcopy(self)
+
+    def add(self, position: LogPosition, kind: str, body: bytes) -> str:
+        self.log.append((position, kind, body))
+        self.log_top = position
+        del self.log[:-LOG_LENGTH]
+        return str(position)
+
+    def holds(self, token: str, epoch: str) -> bool:
+        lease = self.lease
+        return lease.get("state") == "held" and lease["token"] == token and lease["epoch"] == epoch
+
+    def lost(self) -> list[Word]:
+        return [
+            "LOST",
+            self.lease.get("state", ""),
+            self.lease.get("epoch", "0"),
+            self.lease.get("owner", ""),
+        ]
+
+
+def _pairs(args: Sequence[str]) -> dict[str, str]:
+    return dict(zip(args[::2], args[1::2], strict=True))
+
+
+def _flat(fields: dict[str, str]) -> list[Word]:
+    return [word for pair in fields.items() for word in pair]
+
+
+def lease_peek(data: Data, server: ServerFacts, _keys: Sequence[str], _args: Sequence[str]) -> list[Word]:
+    head: list[Word] = [server.run_id, server.replid, server.role, server.replicas, server.now_ms]
+    head += [data.epoch, str(data.log_top)]
+    return ["OK" if data.lease else "NONE", *head, *_flat(data.lease)]
+
+
+def lease_claim(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    nonce, floor, ttl_ms = args
+    if data.lease and data.lease["state"] != "vacant":
+        return ["EXISTS"]
+    if int(floor) <= MAX_EPOCH:
+        data.epoch = max(data.epoch, int(floor))
+    if data.lease:
+        return ["EXISTS"]
+    data.lease = {"state": "vacant", "token": nonce, "seq": "0", "epoch": "0", "ttl_ms": ttl_ms}
+    data.lease |= {"inc": server.inc, "sure": "0", "replicas": "0", "acquired_ms": str(server.now_ms)}
+    return ["OK"]
+
+
+def lease_acquire(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    token, expected, inc, floor, ttl_ms, replicas = args[:6]
+    lease = data.lease
+    if int(floor) > MAX_EPOCH:
+        return ["BADFLOOR"]
+    if not lease:
+        return ["NONE"]
+    if lease["state"] == "held" and lease["token"] == token:
+        return ["AGAIN", lease["epoch"], lease["life"]]
+    if inc != server.inc:
+        return ["NEWSERVER", server.inc]
+    if lease["token"] == token or expected != f"{lease['token']}:{lease['seq']}":
+        return ["HELD", lease.get("owner", ""), lease["epoch"]]
+    stored = (data.epoch, int(lease["epoch"]), data.log_top.epoch, int(data.handoff.get("epoch", 0)))
+    epoch = max(*stored, int(floor), server.now_ms // 1000) + 1
+    life = f"{server.inc}/{token}:0"
+    before = data.log_top
+    most = max(int(replicas), int(lease["replicas"]))
+    data.lease = _held(server, token=token, seq="0", epoch=str(epoch), ttl_ms=ttl_ms)
+    data.lease |= {"life": life, "sure": "1", "replicas": str(most), **_pairs(args[6:])}
+    data.epoch = epoch
+    data.claims = {}
+    body = {
+        "owner": data.lease["owner"],
+        "url": data.lease["url"],
+        "after": str(before),
+        "at_ms": server.now_ms,
+    }
+    data.add(LogPosition(epoch, 1), "acquired", _packed(body))
+    return ["OK", epoch, life]
+
+
+def _held(server: ServerFacts, *, token: str, seq: str, epoch: str, ttl_ms: str) -> dict[str, str]:
+    now = str(server.now_ms)
+    record = {"state": "held", "token": token, "seq": seq, "epoch": epoch, "ttl_ms": ttl_ms}
+    return record | {"inc": server.inc, "acquired_ms": now, "renewed_ms": now}
+
+
+def lease_renew(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    token, epoch, seq, last_life, ttl_ms, replicas = args[:6]
+    lease = data.lease
+    most = str(max(int(replicas), int(lease.get("replicas", 0))))
+    if data.holds(token, epoch):
+        if int(seq) <= int(lease["seq"]):
+            return ["STALE"]
+        life, sure = lease["life"], last_life == lease["life"]
+        if lease["inc"] != server.inc:
+            life, sure = f"{server.inc}/{token}:{seq}", False
+        lease |= {"seq": seq, "inc": server.inc, "life": life, "sure": str(int(sure)), "ttl_ms": ttl_ms}
+        lease |= {"replicas": most, "renewed_ms": str(server.now_ms)}
+        return ["OK", life, *_flat(data.claims)]
+    if not lease or lease["state"] == "vacant" or int(lease["epoch"]) < int(epoch):
+        life = f"{server.inc}/{token}:{seq}"
+        data.lease = _held(server, token=token, seq=seq, epoch=epoch, ttl_ms=ttl_ms)
+        data.lease |= {"life": life, "sure": "0", "replicas": most, **_pairs(args[6:])}
+        data.epoch = max(data.epoch, int(epoch))
+        return ["REINSTATED", life]
+    return data.lost()
+
+
+def lease_release(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    token, version, reason, successor = args
+    lease = data.lease
+    if lease.get("token") != token or version not in ("", f"{token}:{lease['seq']}"):
+        return data.lost()
+    if lease["state"] == "released":
+        return ["OK"]
+    if lease["state"] != "held":
+        return data.lost()
+    lease |= {"state": "released", "reason": reason, "successor": successor}
+    top = max(data.log_top, LogPosition(int(lease["epoch"]), 0))
+    body = {"owner": lease["owner"], "reason": reason, "successor": successor, "at_ms": server.now_ms}
+    data.add(LogPosition(top.epoch, top.n + 1), "released", _packed(body))
+    return ["OK"]
+
+
+def _packed(body: dict[str, object]) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    return packed
+
+
+def log_append(data: Data, _server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    token, epoch, n, kind, body = args
+    if not data.holds(token, epoch):
+        return data.lost()
+    position = LogPosition(int(epoch), int(n))
+    if position <= data.log_top:
+        return ["TOP", str(data.log_top)]
+    return ["OK", data.add(position, kind, _bytes(body))]
+
+
+def log_read(data: Data, _server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    after, through = LogPosition.parse(args[0]), args[1]
+    found = data.log[bisect_right(data.log, after, key=lambda entry: entry[0]) :][:LOG_READ_LIMIT]
+    kept = [e for e in found if through == "+" or e[0] <= LogPosition.parse(through)]
+    return ["OK", *(word for position, kind, body in kept for word in (str(position), kind, body))]
+
+
+def handoff_publish(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    token, epoch, seq, upto, schema_version, crc32, document = args
+    if not data.holds(token, epoch):
+        return data.lost()
+    stored = (int(data.handoff.get("epoch", 0)), int(data.handoff.get("seq", 0)))
+    if max(stored[0], data.log_top.epoch) > int(epoch) or stored >= (int(epoch), int(seq)):
+        return ["OLD", max(stored[0], data.log_top.epoch)]
+    told = LogPosition.parse(upto)
+    data.handoff = {"epoch": epoch, "seq": seq, "upto": upto, "at_ms": str(server.now_ms)}
+    data.handoff |= {"schema_version": schema_version, "crc32": crc32, "document": _bytes(document)}
+    top = max(data.log_top, told, LogPosition(int(epoch), 0))
+    body = msgpack.packb({"seq": int(seq), "upto": upto})
+    added = data.add(LogPosition(top.epoch, top.n + 1), "snapshot", body)
+    data.log = [entry for entry in data.log if told <= entry[0]]
+    return ["OK", added]
+
+
+def handoff_load(data: Data, server: ServerFacts, _keys: Sequence[str], _args: Sequence[str]) -> list[Word]:
+    words = [word for pair in data.handoff.items() for word in pair]
+    return ["OK" if data.handoff else "NONE", server.inc, server.now_ms, *words]
+
+
+def totals_flush(data: Data, _server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    for run, told in _pairs(args).items():
+        kept: dict[str, int] = json.loads(data.totals.get(run, "{}"))
+        for name, count in json.loads(told).items():
+            kept[name] = max(kept.get(name, 0), count)
+        data.totals[run] = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    return ["OK", *_flat(data.totals)]
+
+
+def router_announce(data: Data, server: ServerFacts, keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    router_id, now = args[0], server.now_ms
+    data.routers[router_id] = now
+    data.routers = {name: seen for name, seen in data.routers.items() if seen >= now - ROUTER_FORGET_MS}
+    fields = _pairs(args[1:]) | {"seen_ms": str(now)}
+    data.entries[keys[1]] = (now + ROUTER_TTL_MS, fields)
+    return ["OK"]
+
+
+def router_withdraw(data: Data, server: ServerFacts, keys: Sequence[str], args: Sequence[str]) -> list[Word]:
+    router_id, run = args
+    fields = _entry(data, server, keys[1])
+    if fields and fields["run"] != run:
+        return ["OTHER", fields["run"]]
+    data.entries.pop(keys[1], None)
+    data.routers.pop(router_id, None)
+    return ["OK"]
+
+
+def router_list(data: Data, _server: ServerFacts, _keys: Sequence[str], _args: Sequence[str]) -> list[Word]:
+    by_seen = sorted(data.routers, key=lambda name: (data.routers[name], name))
+    return ["OK", *by_seen]
+
+
+def router_read(data: Data, server: ServerFacts, keys: Sequence[str], _args: Sequence[str]) -> list[Word]:
+    return ["OK", *(json.dumps(_entry(data, server, key)) for key in keys)]
+
+
+def _entry(data: Data, server: ServerFacts, key: str) -> dict[str, str]:
+    expires_ms, fields = data.entries.get(key, (0, {}))
+    return fields if expires_ms > server.now_ms else {}
+
+
+def _bytes(word: str | bytes) -> bytes:
+    return word if isinstance(word, bytes) else word.encode()
+
+
+MemoryScript = Callable[[Data, ServerFacts, Sequence[str], Sequence[str]], list[Word]]
+SCRIPTS: dict[str, MemoryScript] = {
+    script.__name__: script
+    for script in (
+        *(lease_peek, lease_claim, lease_acquire, lease_renew, lease_release),
+        *(log_append, log_read, handoff_publish, handoff_load, totals_flush),
+        *(router_announce, router_withdraw, router_list, router_read),
+    )
+}

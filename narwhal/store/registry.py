@@ -1,0 +1,97 @@
+"""Registry over the router scripts: who is there, advisory (cluster.md section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from narwhal.errors import StoreProtocolError
+from narwhal.ports import RouterEntry
+from narwhal.store import replies
+from narwhal.store.keys import Keys
+from narwhal.store.scripts import ScriptRunner
+
+
+class ScriptRegistry:
+    """The port `Registry`. May share the data connection's runner with the handoff store."""
+
+    __slots__ = ("_keys", "_runner")
+
+    def __init__(self, runner: ScriptRunner, cluster: str) -> None:
+        self._runner = runner
+        self._keys = Keys(cluster)
+
+    async def announce(self, entry: RouterEntry, *, timeout_s: float) -> None:
+        keys = [*self._keys.of("router_announce"), self._keys.router(entry.router_id)]
+        args = [entry.router_id, *(word for pair in _fields(entry).items() for word in pair)]
+        reply = await self._runner.run("router_announce", keys, args, timeout_s=timeout_s)
+        replies.decoded("router_announce", reply, _accepted)
+
+    async def withdraw(self, router_id: str, run: str, *, timeout_s: float) -> None:
+        keys = [*self._keys.of("router_withdraw"), self._keys.router(router_id)]
+        reply = await self._runner.run("router_withdraw", keys, (router_id, run), timeout_s=timeout_s)
+        replies.decoded("router_withdraw", reply, _accepted)
+
+    async def routers(self, *, timeout_s: float) -> Sequence[RouterEntry]:
+        """Live entries, longest unseen first. Two calls: an entry may end between them. May be empty."""
+        keys = self._keys.of("router_list")
+        names = (await self._runner.run("router_list", keys, (), timeout_s=timeout_s))[1:]
+        if not names:
+            return []
+        entry_keys = [self._keys.router(name.decode()) for name in names]
+        found = (await self._runner.run("router_read", entry_keys, (), timeout_s=timeout_s))[1:]
+        pairs = zip(names, found, strict=True)
+        return [
+            _entry(name.decode(), orjson.loads(text)) for name, text in pairs if text not in (b"{}", b"[]")
+        ]
+
+    async def aclose(self) -> None:
+        await self._runner.aclose()
+
+
+def _accepted(status: str, _details: list[str]) -> bool:
+    """OTHER: the ID is another run's by now, and nothing was deleted."""
+    return {"OK": True, "OTHER": False}[status]
+
+
+def _fields(entry: RouterEntry) -> dict[str, str]:
+    age = "" if entry.mirror_age_s is None else f"{entry.mirror_age_s:.3f}"
+    return {
+        "run": entry.run,
+        "role": entry.role,
+        "url": entry.url,
+        "control_url": entry.control_url,
+        "epoch": str(entry.epoch),
+        "mirror_epoch": str(entry.mirror_epoch),
+        "mirror_n": str(entry.mirror_n),
+        "mirror_age_s": age,
+        "resident": str(entry.resident),
+        "ready_to_take": str(int(entry.ready_to_take)),
+        "drift": ",".join(entry.drift),
+        "version": entry.version,
+        "config_digest": entry.config_digest,
+    }
+
+
+def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
+    try:
+        return RouterEntry(
+            router_id=router_id,
+            run=fields["run"],
+            role=fields["role"],
+            url=fields["url"],
+            control_url=fields.get("control_url", ""),
+            epoch=int(fields.get("epoch", "0")),
+            mirror_epoch=int(fields.get("mirror_epoch", "0")),
+            mirror_n=int(fields.get("mirror_n", "0")),
+            mirror_age_s=float(fields["mirror_age_s"]) if fields.get("mirror_age_s") else None,
+            resident=int(fields.get("resident", "0")),
+            ready_to_take=fields.get("ready_to_take") == "1",
+            drift=tuple(word for word in fields.get("drift", "").split(",") if word),
+            version=fields.get("version", ""),
+            config_digest=fields.get("config_digest", ""),
+            seen_ms=int(fields.get("seen_ms", "0")),
+        )
+    except (KeyError, ValueError) as error:
+        raise StoreProtocolError(f"router:{router_id} cannot be read: {error!r}") from error
