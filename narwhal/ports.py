@@ -15,7 +15,7 @@ from narwhal.errors import EngineError
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus
 from narwhal.model.engine import Leg
-from narwhal.model.handoff import CheckpointRecord, LogEntry, LogPosition, StoredHandoff
+from narwhal.model.handoff import CheckpointRecord, EntryKind, LogEntry, LogPosition, StoredHandoff
 from narwhal.model.lease import (
     AcquireReply,
     AppendReply,
@@ -304,7 +304,10 @@ class LeaseStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
-    """One snapshot: the encoded `document`, log applied up to `upto`, as number `seq` of `epoch`."""
+    """One snapshot: the encoded `document`, log applied up to `upto`, as number `seq` of `epoch`.
+
+    (epoch, seq) must be above the stored ones.
+    """
 
     token: str
     epoch: int
@@ -319,7 +322,7 @@ class AppendRequest:
 
     token: str
     position: LogPosition
-    kind: str
+    kind: EntryKind
     body: Mapping[str, Any]
 
 
@@ -331,6 +334,14 @@ class HandoffStore(Protocol):
     async def load(self, *, timeout_s: float) -> StoredHandoff | None: ...
 
     async def append(self, request: AppendRequest, *, timeout_s: float) -> AppendReply: ...
+
+    async def read_log(
+        self, after: LogPosition, *, through: LogPosition | None = None, timeout_s: float
+    ) -> Sequence[LogEntry]:
+        """The oldest entries above `after`, up to `through` (None: the end), at most 500; may be empty.
+
+        Reads back one refused append, and the log to its end: call again after the last one until empty.
+        """
 
     async def flush_totals(self, runs: Mapping[str, Counters], *, timeout_s: float) -> Mapping[str, Counters]:
         """Absolute counters of every run known here; returns the greater of each field for all runs.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import msgpack
 import orjson
@@ -14,6 +13,7 @@ from narwhal.errors import StoreProtocolError
 from narwhal.model.handoff import SCHEMA_VERSION, EntryKind, LogEntry, LogPosition, StoredHandoff
 from narwhal.model.lease import AppendReply, PublishReply
 from narwhal.model.request import Counters
+from narwhal.ports import AppendRequest, PublishRequest
 from narwhal.store import replies
 from narwhal.store.keys import Keys
 from narwhal.store.scripts import Argument, Reply, ScriptRunner
@@ -30,48 +30,47 @@ class ScriptHandoffStore:
         self._runner = runner
         self._keys = Keys(cluster)
 
-    async def publish(
-        self, token: str, epoch: int, seq: int, *, upto: LogPosition, document: bytes, timeout_s: float
-    ) -> PublishReply:
-        crc32 = zlib.crc32(document)
-        args: list[Argument] = [token, epoch, seq, str(upto), SCHEMA_VERSION, crc32, document]
+    async def publish(self, request: PublishRequest, *, timeout_s: float) -> PublishReply:
+        args: list[Argument] = [request.token, request.epoch, request.seq, str(request.upto)]
+        args += [SCHEMA_VERSION, zlib.crc32(request.document), request.document]
         keys = self._keys.of("handoff_publish")
-        reply = await self._runner.run_confirmed("handoff_publish", keys, args, timeout_s=timeout_s)
-        return replies.decoded("handoff_publish", reply, replies.published)
+        reply = await self._runner.run_confirmed("handoff_publish", keys, args=args, timeout_s=timeout_s)
+        return replies.decoded("handoff_publish", reply, decode=replies.published)
 
     async def load(self, *, timeout_s: float) -> StoredHandoff | None:
-        reply = await self._runner.run("handoff_load", self._keys.of("handoff_load"), (), timeout_s=timeout_s)
+        reply = await self._runner.run("handoff_load", self._keys.of("handoff_load"), timeout_s=timeout_s)
         return _stored(reply)
 
-    async def append(
-        self, token: str, position: LogPosition, kind: str, body: Mapping[str, Any], *, timeout_s: float
-    ) -> AppendReply:
-        packed: bytes = msgpack.packb(dict(body))
-        args: list[Argument] = [token, position.epoch, position.n, kind, packed]
-        reply = await self._runner.run("log_append", self._keys.of("log_append"), args, timeout_s=timeout_s)
-        return replies.decoded("log_append", reply, replies.appended)
+    async def append(self, request: AppendRequest, *, timeout_s: float) -> AppendReply:
+        packed: bytes = msgpack.packb(dict(request.body))
+        position = request.position
+        args: list[Argument] = [request.token, position.epoch, position.n, request.kind, packed]
+        keys = self._keys.of("log_append")
+        reply = await self._runner.run("log_append", keys, args=args, timeout_s=timeout_s)
+        return replies.decoded("log_append", reply, decode=replies.appended)
 
     async def read_log(
         self, after: LogPosition, *, through: LogPosition | None = None, timeout_s: float
     ) -> Sequence[LogEntry]:
         args = (str(after), str(through) if through else "+")
-        reply = await self._runner.run("log_read", self._keys.of("log_read"), args, timeout_s=timeout_s)
+        reply = await self._runner.run("log_read", self._keys.of("log_read"), args=args, timeout_s=timeout_s)
         words = list(reply)[1:]
-        return [log_entry(*words[at : at + 3]) for at in range(0, len(words), 3)]
+        return [log_entry(words[at : at + 3]) for at in range(0, len(words), 3)]
 
     async def flush_totals(self, runs: Mapping[str, Counters], *, timeout_s: float) -> Mapping[str, Counters]:
         args = [word for run, counters in runs.items() for word in (run, orjson.dumps(asdict(counters)))]
         reply = await self._runner.run(
-            "totals_flush", self._keys.of("totals_flush"), args, timeout_s=timeout_s
+            "totals_flush", self._keys.of("totals_flush"), args=args, timeout_s=timeout_s
         )
-        return replies.decoded("totals_flush", reply, _totals)
+        return replies.decoded("totals_flush", reply, decode=_totals)
 
     async def aclose(self) -> None:
         await self._runner.aclose()
 
 
-def log_entry(entry_id: bytes, kind: bytes, body: bytes) -> LogEntry:
-    """One entry of the stream. Raises StoreProtocolError."""
+def log_entry(words: Sequence[bytes]) -> LogEntry:
+    """One entry from its id, kind and body. Raises StoreProtocolError."""
+    entry_id, kind, body = words
     try:
         decoded = msgpack.unpackb(body)
         if not isinstance(decoded, dict):

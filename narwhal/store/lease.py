@@ -19,27 +19,27 @@ class ScriptLeaseStore:
         self._keys = Keys(cluster)
 
     async def peek(self, *, timeout_s: float) -> LeaseView:
-        reply = await self._runner.run("lease_peek", self._keys.of("lease_peek"), (), timeout_s=timeout_s)
-        return replies.decoded("lease_peek", reply, replies.view)
+        reply = await self._runner.run("lease_peek", self._keys.of("lease_peek"), timeout_s=timeout_s)
+        return replies.decoded("lease_peek", reply, decode=replies.view)
 
     async def claim(self, nonce: str, *, floor: int, ttl_ms: int, timeout_s: float) -> bool:
         keys = self._keys.of("lease_claim")
-        reply = await self._runner.run("lease_claim", keys, (nonce, floor, ttl_ms), timeout_s=timeout_s)
-        return replies.decoded("lease_claim", reply, replies.claimed)
+        reply = await self._runner.run("lease_claim", keys, args=(nonce, floor, ttl_ms), timeout_s=timeout_s)
+        return replies.decoded("lease_claim", reply, decode=replies.claimed)
 
     async def acquire(self, request: AcquireRequest, *, timeout_s: float) -> AcquireReply:
         args: list[Argument] = [request.token, str(request.expected), request.inc, request.floor]
         args += [request.ttl_ms, request.replicas, *meta_fields(request.meta)]
         keys = self._keys.of("lease_acquire")
-        reply = await self._runner.run_confirmed("lease_acquire", keys, args, timeout_s=timeout_s)
-        return replies.decoded("lease_acquire", reply, replies.acquired)
+        reply = await self._runner.run_confirmed("lease_acquire", keys, args=args, timeout_s=timeout_s)
+        return replies.decoded("lease_acquire", reply, decode=replies.acquired)
 
     async def renew(self, request: RenewRequest, *, timeout_s: float) -> RenewReply:
         args: list[Argument] = [request.token, request.epoch, request.seq, request.life]
         args += [request.ttl_ms, request.replicas, *meta_fields(request.meta)]
         keys = self._keys.of("lease_renew")
-        reply = await self._runner.run_confirmed("lease_renew", keys, args, timeout_s=timeout_s)
-        return replies.decoded("lease_renew", reply, replies.renewed)
+        reply = await self._runner.run_confirmed("lease_renew", keys, args=args, timeout_s=timeout_s)
+        return replies.decoded("lease_renew", reply, decode=replies.renewed)
 
     async def release(
         self, held: str | LeaseVersion, *, reason: str, successor: str = "", timeout_s: float
@@ -47,9 +47,9 @@ class ScriptLeaseStore:
         token, version = (held, "") if isinstance(held, str) else (held.token, str(held))
         keys = self._keys.of("lease_release")
         reply = await self._runner.run(
-            "lease_release", keys, (token, version, reason, successor), timeout_s=timeout_s
+            "lease_release", keys, args=(token, version, reason, successor), timeout_s=timeout_s
         )
-        return replies.decoded("lease_release", reply, replies.released)
+        return replies.decoded("lease_release", reply, decode=replies.released)
 
     async def aclose(self) -> None:
         await self._runner.aclose()

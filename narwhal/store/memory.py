@@ -16,7 +16,7 @@ from narwhal.model.handoff import CheckpointRecord, LogPosition
 from narwhal.ports import FeedBatch
 from narwhal.store.feed import Continuity
 from narwhal.store.handoff import log_entry
-from narwhal.store.memory_scripts import SCRIPTS, Data, ServerFacts, Word
+from narwhal.store.memory_scripts import SCRIPTS, Call, Data, Word
 from narwhal.store.scripts import Argument
 
 R = TypeVar("R")
@@ -41,21 +41,24 @@ class MemoryServer:
         self._wakers: set[Callable[[], None]] = set()
 
     @property
-    def facts(self) -> ServerFacts:
-        now_ms = int((self._time_s() + self._offset_s) * 1000)
-        run_id, replid = f"{self._run:040x}", f"{self._replid:040x}"
-        return ServerFacts(run_id, replid, self.role, self.replicas, now_ms)
+    def inc(self) -> str:
+        return f"{self._run:040x}/{self._replid:040x}"
 
-    def apply(self, script: str, keys: Sequence[str], args: Sequence[Argument]) -> list[bytes]:
+    def apply(self, script: str, keys: Sequence[str], *, args: Sequence[Argument]) -> list[bytes]:
         """Runs one script now. Raises StoreUnreachable for a write on a replica, as READONLY does."""
         if self.role != "master" and script not in READ_ONLY:
             raise StoreUnreachable(f"{script}: READONLY You can't write against a read only replica.")
-        words = [word if isinstance(word, bytes) else str(word) for word in args]
         before = self.data.log_top
-        reply = SCRIPTS[script](self.data, self.facts, keys, words)  # type: ignore[arg-type]
+        reply = SCRIPTS[script](self.data, self._call(keys, args))
         if self.data.log_top != before:
             self._wake()
         return [_encoded(word) for word in reply]
+
+    def _call(self, keys: Sequence[str], args: Sequence[Argument]) -> Call:
+        now_ms = int((self._time_s() + self._offset_s) * 1000)
+        words = [word if isinstance(word, bytes) else str(word) for word in args]
+        run_id, replid = self.inc.split("/")
+        return Call(keys, words, run_id, replid, self.role, self.replicas, now_ms)  # type: ignore[arg-type]
 
     # -- switches --------------------------------------------------------------------------------
 
@@ -169,9 +172,9 @@ class MemoryRunner:
         self._link = link or DirectLink(server)
 
     async def run(
-        self, script: str, keys: Sequence[str], args: Sequence[Argument], *, timeout_s: float
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
     ) -> list[bytes]:
-        return await self._link.call(lambda: self._server.apply(script, keys, args), timeout_s=timeout_s)
+        return await self._link.call(lambda: self._server.apply(script, keys, args=args), timeout_s=timeout_s)
 
     run_confirmed = run
 
@@ -200,10 +203,10 @@ class MemoryFeed:
         return await self._link.call(lambda: self._look(after), timeout_s=1.0)
 
     def _look(self, after: LogPosition) -> FeedBatch:
-        words = self._server.apply("log_read", (), (str(after), "+"))[1:]
-        entries = [log_entry(*words[at : at + 3]) for at in range(0, len(words), 3)]
+        words = self._server.apply("log_read", (), args=(str(after), "+"))[1:]
+        entries = [log_entry(words[at : at + 3]) for at in range(0, len(words), 3)]
         top = self._server.data.log_top
-        return self._continuity.batch(after, entries, inc=self._server.facts.inc, top=top)
+        return self._continuity.batch(after, entries, inc=self._server.inc, top=top)
 
     async def aclose(self) -> None:
         """Nothing is held."""

@@ -26,9 +26,11 @@ ROUTER_FORGET_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What a script reads from INFO and TIME."""
+class Call:
+    """KEYS, ARGV, and what a script reads from INFO and TIME."""
 
+    keys: Sequence[str]
+    args: Sequence[str]
     run_id: str
     replid: str
     role: str
@@ -58,7 +60,7 @@ class Data:
     def copy(self) -> Data:
         return copy.deepcopy(self)
 
-    def add(self, position: LogPosition, kind: str, body: bytes) -> str:
+    def add(self, position: LogPosition, kind: str, *, body: bytes) -> str:
         self.log.append((position, kind, body))
         self.log_top = position
         del self.log[:-LOG_LENGTH]
@@ -85,14 +87,14 @@ def _flat(fields: dict[str, str]) -> list[Word]:
     return [word for pair in fields.items() for word in pair]
 
 
-def lease_peek(data: Data, server: ServerFacts, _keys: Sequence[str], _args: Sequence[str]) -> list[Word]:
-    head: list[Word] = [server.run_id, server.replid, server.role, server.replicas, server.now_ms]
+def lease_peek(data: Data, call: Call) -> list[Word]:
+    head: list[Word] = [call.run_id, call.replid, call.role, call.replicas, call.now_ms]
     head += [data.epoch, str(data.log_top)]
     return ["OK" if data.lease else "NONE", *head, *_flat(data.lease)]
 
 
-def lease_claim(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    nonce, floor, ttl_ms = args
+def lease_claim(data: Data, call: Call) -> list[Word]:
+    nonce, floor, ttl_ms = call.args
     if data.lease and data.lease["state"] != "vacant":
         return ["EXISTS"]
     if int(floor) <= MAX_EPOCH:
@@ -100,12 +102,12 @@ def lease_claim(data: Data, server: ServerFacts, _keys: Sequence[str], args: Seq
     if data.lease:
         return ["EXISTS"]
     data.lease = {"state": "vacant", "token": nonce, "seq": "0", "epoch": "0", "ttl_ms": ttl_ms}
-    data.lease |= {"inc": server.inc, "sure": "0", "replicas": "0", "acquired_ms": str(server.now_ms)}
+    data.lease |= {"inc": call.inc, "sure": "0", "replicas": "0", "acquired_ms": str(call.now_ms)}
     return ["OK"]
 
 
-def lease_acquire(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    token, expected, inc, floor, ttl_ms, replicas = args[:6]
+def lease_acquire(data: Data, call: Call) -> list[Word]:
+    token, expected, inc, floor, ttl_ms, replicas = call.args[:6]
     lease = data.lease
     if int(floor) > MAX_EPOCH:
         return ["BADFLOOR"]
@@ -113,59 +115,59 @@ def lease_acquire(data: Data, server: ServerFacts, _keys: Sequence[str], args: S
         return ["NONE"]
     if lease["state"] == "held" and lease["token"] == token:
         return ["AGAIN", lease["epoch"], lease["life"]]
-    if inc != server.inc:
-        return ["NEWSERVER", server.inc]
+    if inc != call.inc:
+        return ["NEWSERVER", call.inc]
     if lease["token"] == token or expected != f"{lease['token']}:{lease['seq']}":
         return ["HELD", lease.get("owner", ""), lease["epoch"]]
     stored = (data.epoch, int(lease["epoch"]), data.log_top.epoch, int(data.handoff.get("epoch", 0)))
-    epoch = max(*stored, int(floor), server.now_ms // 1000) + 1
-    life = f"{server.inc}/{token}:0"
+    epoch = max(*stored, int(floor), call.now_ms // 1000) + 1
+    life = f"{call.inc}/{token}:0"
     before = data.log_top
     most = max(int(replicas), int(lease["replicas"]))
-    data.lease = _held(server, token=token, seq="0", epoch=str(epoch), ttl_ms=ttl_ms)
-    data.lease |= {"life": life, "sure": "1", "replicas": str(most), **_pairs(args[6:])}
+    data.lease = _held(call, token=token, seq="0", epoch=str(epoch), ttl_ms=ttl_ms)
+    data.lease |= {"life": life, "sure": "1", "replicas": str(most), **_pairs(call.args[6:])}
     data.epoch = epoch
     data.claims = {}
     body = {
         "owner": data.lease["owner"],
         "url": data.lease["url"],
         "after": str(before),
-        "at_ms": server.now_ms,
+        "at_ms": call.now_ms,
     }
-    data.add(LogPosition(epoch, 1), "acquired", _packed(body))
+    data.add(LogPosition(epoch, 1), "acquired", body=_packed(body))
     return ["OK", epoch, life]
 
 
-def _held(server: ServerFacts, *, token: str, seq: str, epoch: str, ttl_ms: str) -> dict[str, str]:
-    now = str(server.now_ms)
+def _held(call: Call, *, token: str, seq: str, epoch: str, ttl_ms: str) -> dict[str, str]:
+    now = str(call.now_ms)
     record = {"state": "held", "token": token, "seq": seq, "epoch": epoch, "ttl_ms": ttl_ms}
-    return record | {"inc": server.inc, "acquired_ms": now, "renewed_ms": now}
+    return record | {"inc": call.inc, "acquired_ms": now, "renewed_ms": now}
 
 
-def lease_renew(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    token, epoch, seq, last_life, ttl_ms, replicas = args[:6]
+def lease_renew(data: Data, call: Call) -> list[Word]:
+    token, epoch, seq, last_life, ttl_ms, replicas = call.args[:6]
     lease = data.lease
     most = str(max(int(replicas), int(lease.get("replicas", 0))))
     if data.holds(token, epoch):
         if int(seq) <= int(lease["seq"]):
             return ["STALE"]
         life, sure = lease["life"], last_life == lease["life"]
-        if lease["inc"] != server.inc:
-            life, sure = f"{server.inc}/{token}:{seq}", False
-        lease |= {"seq": seq, "inc": server.inc, "life": life, "sure": str(int(sure)), "ttl_ms": ttl_ms}
-        lease |= {"replicas": most, "renewed_ms": str(server.now_ms)}
+        if lease["inc"] != call.inc:
+            life, sure = f"{call.inc}/{token}:{seq}", False
+        lease |= {"seq": seq, "inc": call.inc, "life": life, "sure": str(int(sure)), "ttl_ms": ttl_ms}
+        lease |= {"replicas": most, "renewed_ms": str(call.now_ms)}
         return ["OK", life, *_flat(data.claims)]
     if not lease or lease["state"] == "vacant" or int(lease["epoch"]) < int(epoch):
-        life = f"{server.inc}/{token}:{seq}"
-        data.lease = _held(server, token=token, seq=seq, epoch=epoch, ttl_ms=ttl_ms)
-        data.lease |= {"life": life, "sure": "0", "replicas": most, **_pairs(args[6:])}
+        life = f"{call.inc}/{token}:{seq}"
+        data.lease = _held(call, token=token, seq=seq, epoch=epoch, ttl_ms=ttl_ms)
+        data.lease |= {"life": life, "sure": "0", "replicas": most, **_pairs(call.args[6:])}
         data.epoch = max(data.epoch, int(epoch))
         return ["REINSTATED", life]
     return data.lost()
 
 
-def lease_release(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    token, version, reason, successor = args
+def lease_release(data: Data, call: Call) -> list[Word]:
+    token, version, reason, successor = call.args
     lease = data.lease
     if lease.get("token") != token or version not in ("", f"{token}:{lease['seq']}"):
         return data.lost()
@@ -175,8 +177,8 @@ def lease_release(data: Data, server: ServerFacts, _keys: Sequence[str], args: S
         return data.lost()
     lease |= {"state": "released", "reason": reason, "successor": successor}
     top = max(data.log_top, LogPosition(int(lease["epoch"]), 0))
-    body = {"owner": lease["owner"], "reason": reason, "successor": successor, "at_ms": server.now_ms}
-    data.add(LogPosition(top.epoch, top.n + 1), "released", _packed(body))
+    body = {"owner": lease["owner"], "reason": reason, "successor": successor, "at_ms": call.now_ms}
+    data.add(LogPosition(top.epoch, top.n + 1), "released", body=_packed(body))
     return ["OK"]
 
 
@@ -185,47 +187,47 @@ def _packed(body: dict[str, object]) -> bytes:
     return packed
 
 
-def log_append(data: Data, _server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    token, epoch, n, kind, body = args
+def log_append(data: Data, call: Call) -> list[Word]:
+    token, epoch, n, kind, body = call.args
     if not data.holds(token, epoch):
         return data.lost()
     position = LogPosition(int(epoch), int(n))
     if position <= data.log_top:
         return ["TOP", str(data.log_top)]
-    return ["OK", data.add(position, kind, _bytes(body))]
+    return ["OK", data.add(position, kind, body=_bytes(body))]
 
 
-def log_read(data: Data, _server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    after, through = LogPosition.parse(args[0]), args[1]
+def log_read(data: Data, call: Call) -> list[Word]:
+    after, through = LogPosition.parse(call.args[0]), call.args[1]
     found = data.log[bisect_right(data.log, after, key=lambda entry: entry[0]) :][:LOG_READ_LIMIT]
     kept = [e for e in found if through == "+" or e[0] <= LogPosition.parse(through)]
     return ["OK", *(word for position, kind, body in kept for word in (str(position), kind, body))]
 
 
-def handoff_publish(data: Data, server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    token, epoch, seq, upto, schema_version, crc32, document = args
+def handoff_publish(data: Data, call: Call) -> list[Word]:
+    token, epoch, seq, upto, schema_version, crc32, document = call.args
     if not data.holds(token, epoch):
         return data.lost()
     stored = (int(data.handoff.get("epoch", 0)), int(data.handoff.get("seq", 0)))
     if max(stored[0], data.log_top.epoch) > int(epoch) or stored >= (int(epoch), int(seq)):
         return ["OLD", max(stored[0], data.log_top.epoch)]
     told = LogPosition.parse(upto)
-    data.handoff = {"epoch": epoch, "seq": seq, "upto": upto, "at_ms": str(server.now_ms)}
+    data.handoff = {"epoch": epoch, "seq": seq, "upto": upto, "at_ms": str(call.now_ms)}
     data.handoff |= {"schema_version": schema_version, "crc32": crc32, "document": _bytes(document)}
     top = max(data.log_top, told, LogPosition(int(epoch), 0))
     body = msgpack.packb({"seq": int(seq), "upto": upto})
-    added = data.add(LogPosition(top.epoch, top.n + 1), "snapshot", body)
+    added = data.add(LogPosition(top.epoch, top.n + 1), "snapshot", body=body)
     data.log = [entry for entry in data.log if told <= entry[0]]
     return ["OK", added]
 
 
-def handoff_load(data: Data, server: ServerFacts, _keys: Sequence[str], _args: Sequence[str]) -> list[Word]:
+def handoff_load(data: Data, call: Call) -> list[Word]:
     words = [word for pair in data.handoff.items() for word in pair]
-    return ["OK" if data.handoff else "NONE", server.inc, server.now_ms, *words]
+    return ["OK" if data.handoff else "NONE", call.inc, call.now_ms, *words]
 
 
-def totals_flush(data: Data, _server: ServerFacts, _keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    for run, told in _pairs(args).items():
+def totals_flush(data: Data, call: Call) -> list[Word]:
+    for run, told in _pairs(call.args).items():
         kept: dict[str, int] = json.loads(data.totals.get(run, "{}"))
         for name, count in json.loads(told).items():
             kept[name] = max(kept.get(name, 0), count)
@@ -233,44 +235,44 @@ def totals_flush(data: Data, _server: ServerFacts, _keys: Sequence[str], args: S
     return ["OK", *_flat(data.totals)]
 
 
-def router_announce(data: Data, server: ServerFacts, keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    router_id, now = args[0], server.now_ms
+def router_announce(data: Data, call: Call) -> list[Word]:
+    router_id, now = call.args[0], call.now_ms
     data.routers[router_id] = now
     data.routers = {name: seen for name, seen in data.routers.items() if seen >= now - ROUTER_FORGET_MS}
-    fields = _pairs(args[1:]) | {"seen_ms": str(now)}
-    data.entries[keys[1]] = (now + ROUTER_TTL_MS, fields)
+    fields = _pairs(call.args[1:]) | {"seen_ms": str(now)}
+    data.entries[call.keys[1]] = (now + ROUTER_TTL_MS, fields)
     return ["OK"]
 
 
-def router_withdraw(data: Data, server: ServerFacts, keys: Sequence[str], args: Sequence[str]) -> list[Word]:
-    router_id, run = args
-    fields = _entry(data, server, keys[1])
+def router_withdraw(data: Data, call: Call) -> list[Word]:
+    router_id, run = call.args
+    fields = _entry(data, call.now_ms, key=call.keys[1])
     if fields and fields["run"] != run:
         return ["OTHER", fields["run"]]
-    data.entries.pop(keys[1], None)
+    data.entries.pop(call.keys[1], None)
     data.routers.pop(router_id, None)
     return ["OK"]
 
 
-def router_list(data: Data, _server: ServerFacts, _keys: Sequence[str], _args: Sequence[str]) -> list[Word]:
+def router_list(data: Data, call: Call) -> list[Word]:
     by_seen = sorted(data.routers, key=lambda name: (data.routers[name], name))
     return ["OK", *by_seen]
 
 
-def router_read(data: Data, server: ServerFacts, keys: Sequence[str], _args: Sequence[str]) -> list[Word]:
-    return ["OK", *(json.dumps(_entry(data, server, key)) for key in keys)]
+def router_read(data: Data, call: Call) -> list[Word]:
+    return ["OK", *(json.dumps(_entry(data, call.now_ms, key=key)) for key in call.keys)]
 
 
-def _entry(data: Data, server: ServerFacts, key: str) -> dict[str, str]:
+def _entry(data: Data, now_ms: int, *, key: str) -> dict[str, str]:
     expires_ms, fields = data.entries.get(key, (0, {}))
-    return fields if expires_ms > server.now_ms else {}
+    return fields if expires_ms > now_ms else {}
 
 
 def _bytes(word: str | bytes) -> bytes:
     return word if isinstance(word, bytes) else word.encode()
 
 
-MemoryScript = Callable[[Data, ServerFacts, Sequence[str], Sequence[str]], list[Word]]
+MemoryScript = Callable[[Data, Call], list[Word]]
 SCRIPTS: dict[str, MemoryScript] = {
     script.__name__: script
     for script in (

@@ -25,22 +25,22 @@ class ScriptRegistry:
     async def announce(self, entry: RouterEntry, *, timeout_s: float) -> None:
         keys = [*self._keys.of("router_announce"), self._keys.router(entry.router_id)]
         args = [entry.router_id, *(word for pair in _fields(entry).items() for word in pair)]
-        reply = await self._runner.run("router_announce", keys, args, timeout_s=timeout_s)
-        replies.decoded("router_announce", reply, _accepted)
+        reply = await self._runner.run("router_announce", keys, args=args, timeout_s=timeout_s)
+        replies.decoded("router_announce", reply, decode=_accepted)
 
     async def withdraw(self, router_id: str, run: str, *, timeout_s: float) -> None:
         keys = [*self._keys.of("router_withdraw"), self._keys.router(router_id)]
-        reply = await self._runner.run("router_withdraw", keys, (router_id, run), timeout_s=timeout_s)
-        replies.decoded("router_withdraw", reply, _accepted)
+        reply = await self._runner.run("router_withdraw", keys, args=(router_id, run), timeout_s=timeout_s)
+        replies.decoded("router_withdraw", reply, decode=_accepted)
 
     async def routers(self, *, timeout_s: float) -> Sequence[RouterEntry]:
         """Live entries, longest unseen first. Two calls: an entry may end between them. May be empty."""
         keys = self._keys.of("router_list")
-        names = (await self._runner.run("router_list", keys, (), timeout_s=timeout_s))[1:]
+        names = (await self._runner.run("router_list", keys, timeout_s=timeout_s))[1:]
         if not names:
             return []
         entry_keys = [self._keys.router(name.decode()) for name in names]
-        found = (await self._runner.run("router_read", entry_keys, (), timeout_s=timeout_s))[1:]
+        found = (await self._runner.run("router_read", entry_keys, timeout_s=timeout_s))[1:]
         pairs = zip(names, found, strict=True)
         return [
             _entry(name.decode(), orjson.loads(text)) for name, text in pairs if text not in (b"{}", b"[]")

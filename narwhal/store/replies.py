@@ -41,7 +41,7 @@ _HEX40 = re.compile(r"[0-9a-f]{40}")
 _ROLES = ("master", "slave")
 
 
-def decoded(script: str, reply: Sequence[bytes], decode: Callable[[str, list[str]], R]) -> R:
+def decoded(script: str, reply: Sequence[bytes], *, decode: Callable[[str, list[str]], R]) -> R:
     """Applies `decode(status, details)`; malformed answers become StoreProtocolError."""
     try:
         words = [_text(item) for item in reply]
@@ -64,7 +64,7 @@ def pairs(items: Sequence[str]) -> dict[str, str]:
 
 def view(status: str, details: list[str]) -> LeaseView:
     run_id, replid, role, replicas, now_ms, epoch_key, log_top = details[:7]
-    inc = _incarnation(run_id, replid, role)
+    inc = _incarnation(run_id, replid, role=role)
     fields = pairs(details[7:])
     if status == "NONE":
         fields = {}
@@ -81,7 +81,7 @@ def view(status: str, details: list[str]) -> LeaseView:
     )
 
 
-def _incarnation(run_id: str, replid: str, role: str) -> Incarnation:
+def _incarnation(run_id: str, replid: str, *, role: str) -> Incarnation:
     """A proxied or managed server that hides INFO cannot carry the lease: the start is refused."""
     if not (_HEX40.fullmatch(run_id) and _HEX40.fullmatch(replid) and role in _ROLES):
         raise StoreProtocolError(

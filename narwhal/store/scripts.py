@@ -28,11 +28,11 @@ class ScriptRunner(Protocol):
     """
 
     async def run(
-        self, script: str, keys: Sequence[str], args: Sequence[Argument], *, timeout_s: float
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
     ) -> Reply: ...
 
     async def run_confirmed(
-        self, script: str, keys: Sequence[str], args: Sequence[Argument], *, timeout_s: float
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
     ) -> Reply:
         """As `run`, for the writes that replicas must have before they count: acquire, renew, publish.
 
