@@ -7,7 +7,7 @@ what it has accepted, so nothing here has a default of its own. Durations are se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from narwhal.model.engine import EngineSpec
@@ -169,10 +169,26 @@ class LeaseTimings:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where the shared store is: one (host, port), a Unix socket, or Sentinels and the service they know.
+
+    `hosts` are the Sentinels when `service` is set; empty with a `socket_path`. Holds no password.
+    """
+
+    hosts: tuple[tuple[str, int], ...] = ()
+    socket_path: str = ""
+    service: str = ""
+    db: int = 0
+    username: str = ""
+    tls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ServeOptions:
     """What differs per host: the command line over its environment twins (configuration.md section 3).
 
-    Empty strings mean not given. `redis_url` holds no password (it is read from `redis_password`).
+    Effective: values that the fleet file can also give are those that hold. `store` is None without a
+    shared store. `router_id` and `advertise_url` are "" until the port is bound when not given.
     """
 
     fleet_path: str
@@ -185,8 +201,8 @@ class ServeOptions:
     max_concurrent: int
     graceful_timeout_s: float
     resume: bool
-    redis_url: str
-    redis_password: str
+    store: StoreAddress | None
+    store_password: str = field(repr=False)
     cluster: str
     router_id: str
     advertise_url: str
