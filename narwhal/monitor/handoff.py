@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from narwhal.errors import StoreError
@@ -70,6 +69,7 @@ class HandoffStage:
         for task in (self._publishing, self._writing):
             if task is not None:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, StoreError, OSError):
-                    await task
+                await asyncio.wait({task})
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    log.debug("the last handoff write ended with %r", error)
         self._publishing = self._writing = None

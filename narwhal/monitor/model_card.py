@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -67,8 +66,7 @@ class ModelCard:
     async def aclose(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._asking
+            await asyncio.wait({self._asking})
             self._asking = None
 
 

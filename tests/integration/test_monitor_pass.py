@@ -1,0 +1,450 @@
+"""Passes on a running loop: what one stage does never keeps the others from running."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+
+from narwhal.clock import SystemClock
+from narwhal.errors import EngineUnreachable, InvariantViolation, StoreUnreachable
+from narwhal.model.lease import Published, PublishReply
+from narwhal.model.monitoring import GaugeSample, StageReport
+from narwhal.model.request import Outcome, RequestRow
+from narwhal.monitor.gate import MonitoredGate
+from narwhal.monitor.handoff import HandoffStage
+from narwhal.monitor.lag import LoopLag
+from narwhal.monitor.loop import MonitorLoop, PassRecord
+from narwhal.monitor.model_card import ModelCard, longest_context
+from narwhal.monitor.stage import Stage, run_stage, stage_deadline_s
+from narwhal.policy.monitoring import Monitoring
+from narwhal.ports import EngineReply
+
+CLOCK = SystemClock()
+LIVENESS_S = 10.0
+"""Nothing below takes this long unless it hangs."""
+
+Act = Callable[[], Awaitable[None]]
+T = TypeVar("T")
+
+
+async def nothing() -> None:
+    return None
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def raising(error: BaseException) -> Act:
+    async def act() -> None:
+        raise error
+
+    return act
+
+
+@dataclass(slots=True)
+class Acting:
+    """A stage that does what the test gives it."""
+
+    name: str
+    act: Act = nothing
+    needs_control: bool = False
+    runs: int = 0
+    closed: bool = False
+
+    async def run(self, now: float) -> None:
+        self.runs += 1
+        await self.act()
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@dataclass(slots=True)
+class Owning:
+    """A gate that is open while `owns`."""
+
+    owns: bool = True
+    epoch: int = 0
+    holder: str = ""
+
+    def may_admit(self, now: float) -> bool:
+        return self.owns
+
+    def refusal(self, now: float) -> str:
+        return "" if self.owns else "standby"
+
+
+@dataclass(slots=True)
+class Book:
+    """Journal and registry that keep what they are told."""
+
+    events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    stages: list[StageReport] = field(default_factory=list)
+
+    def request(self, row: RequestRow, outcome: Outcome) -> None:
+        raise AssertionError("a monitor pass finishes no request")
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self.events.append((kind, fields))
+
+    def stage(self, report: StageReport) -> None:
+        self.stages.append(report)
+
+    def gauges(self, sample: GaugeSample) -> None:
+        raise AssertionError("no gauges here")
+
+    def render(self) -> bytes:
+        return b""
+
+
+def monitored(
+    *stages: Stage, limit: int = 2, gate: Owning | None = None
+) -> tuple[MonitorLoop, Monitoring, Book]:
+    book = Book()
+    monitoring = Monitoring(limit=limit, stages=[stage.name for stage in stages])
+    record = PassRecord(monitoring, book, book)
+    loop = MonitorLoop(stages, record, gate=gate or Owning(), clock=CLOCK, interval_s=0.001)
+    return loop, monitoring, book
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(LIVENESS_S):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+# --- the boundary ----------------------------------------------------------------------------------
+
+
+def report_of(act: Act, *, deadline_s: float = LIVENESS_S) -> StageReport:
+    return run(run_stage(Acting("handoff", act), clock=CLOCK, deadline_s=deadline_s))
+
+
+def test_a_clean_stage_reports_no_failure() -> None:
+    assert report_of(nothing).failure == ""
+
+
+def test_a_raising_stage_is_reported_under_its_exception_class_with_the_traceback() -> None:
+    report = report_of(raising(KeyError("gauge")))
+    assert report.failure == "KeyError"
+    assert "gauge" in report.detail
+
+
+def test_a_stage_past_its_deadline_is_ended_and_reported() -> None:
+    assert report_of(forever, deadline_s=0.01).failure == "TimeoutError"
+
+
+def test_a_stage_that_holds_the_loop_past_its_deadline_is_reported_too() -> None:
+    async def busy() -> None:
+        until = CLOCK.now() + 0.02
+        while CLOCK.now() < until:
+            pass
+
+    assert report_of(busy, deadline_s=0.01).failure == "TimeoutError"
+
+
+def test_a_cancelled_part_of_a_stage_is_its_failure_and_not_the_end_of_the_pass() -> None:
+    async def awaits_cancelled() -> None:
+        task = asyncio.ensure_future(forever())
+        task.cancel()
+        await task
+
+    assert report_of(awaits_cancelled).failure == "CancelledError"
+
+
+def test_a_bug_in_a_machine_is_not_survived() -> None:
+    with pytest.raises(InvariantViolation):
+        report_of(raising(InvariantViolation("counts differ")))
+
+
+def test_the_deadline_is_never_unbounded() -> None:
+    assert stage_deadline_s(0.2) == 5.0
+    assert stage_deadline_s(3.0) == 15.0
+
+
+# --- the pass --------------------------------------------------------------------------------------
+
+
+def test_the_stages_behind_a_failed_one_still_run() -> None:
+    first, second = Acting("telemetry", raising(OSError("disk"))), Acting("handoff")
+    loop, monitoring, book = monitored(first, second)
+    run(loop.run_pass())
+    assert second.runs == 1
+    assert [(report.stage, report.failure) for report in book.stages] == [
+        ("telemetry", "OSError"),
+        ("handoff", ""),
+    ]
+    assert monitoring.view().consecutive == 1
+
+
+def test_failing_passes_degrade_close_admission_and_the_first_clean_one_opens_it() -> None:
+    stage = Acting("handoff", raising(OSError("disk")))
+    loop, monitoring, book = monitored(stage, limit=2)
+    gate = MonitoredGate(Owning(), monitoring)
+    run(loop.run_pass())
+    assert gate.may_admit(0.0)
+    run(loop.run_pass())
+    assert not gate.may_admit(0.0)
+    assert gate.refusal(0.0) == "monitoring degraded: handoff OSError"
+    stage.act = nothing
+    run(loop.run_pass())
+    assert gate.may_admit(0.0)
+    assert gate.refusal(0.0) == ""
+    assert [kind for kind, _ in book.events] == [
+        "monitoring_stage_failure",
+        "monitoring_stage_failure",
+        "monitoring_degraded",
+        "monitoring_recovered",
+    ]
+
+
+def test_a_lost_lease_outranks_degraded_monitoring_in_a_refusal() -> None:
+    monitoring = Monitoring(limit=1, stages=["handoff"])
+    assert MonitoredGate(Owning(owns=False), monitoring).refusal(0.0) == "standby"
+
+
+def test_a_standby_runs_only_what_needs_no_control() -> None:
+    telemetry, handoff = Acting("telemetry"), Acting("handoff", needs_control=True)
+    gate = Owning(owns=False)
+    loop, _, _ = monitored(telemetry, handoff, gate=gate)
+    run(loop.run_pass())
+    assert (telemetry.runs, handoff.runs) == (1, 0)
+    gate.owns = True
+    run(loop.run_pass())
+    assert (telemetry.runs, handoff.runs) == (2, 1)
+
+
+def test_control_lost_in_the_middle_of_a_pass_stops_the_stages_that_need_it() -> None:
+    gate = Owning()
+
+    async def lose() -> None:
+        gate.owns = False
+
+    handoff = Acting("handoff", needs_control=True)
+    loop, _, _ = monitored(Acting("telemetry", lose), handoff, gate=gate)
+    run(loop.run_pass())
+    assert handoff.runs == 0
+
+
+def test_a_pass_that_is_cancelled_counts_for_nothing_and_closes_its_stages() -> None:
+    reached = asyncio.Event()
+
+    async def hang() -> None:
+        reached.set()
+        await forever()
+
+    stages = (Acting("telemetry"), Acting("handoff", hang))
+    loop, monitoring, _ = monitored(*stages)
+
+    async def cancel_in_the_middle() -> None:
+        task = asyncio.create_task(loop.run())
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(cancel_in_the_middle())
+    assert (monitoring.view().failures, monitoring.view().consecutive) == (0, 0)
+    assert all(stage.closed for stage in stages)
+
+
+def test_the_loop_goes_on_after_failing_passes() -> None:
+    enough = asyncio.Event()
+    stage = Acting("telemetry", raising(KeyError("x")))
+
+    async def fail_often() -> None:
+        if stage.runs >= 5:
+            enough.set()
+        raise KeyError("x")
+
+    stage.act = fail_often
+    loop, monitoring, _ = monitored(stage)
+
+    async def until_enough() -> None:
+        task = asyncio.create_task(loop.run())
+        await enough.wait()
+        task.cancel()
+        await asyncio.wait({task})
+
+    run(until_enough())
+    assert monitoring.degraded
+    assert monitoring.view().failures >= 4
+
+
+def test_stages_out_of_their_fixed_order_are_a_bug() -> None:
+    with pytest.raises(InvariantViolation, match="order"):
+        monitored(Acting("handoff"), Acting("telemetry"))
+
+
+# --- handoff ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Publishing:
+    """A publisher whose two writes do what the test gives them."""
+
+    publish: Act = nothing
+    write: Act = nothing
+    published: int = 0
+    written: int = 0
+
+    async def snapshot(self) -> PublishReply | None:
+        await self.publish()
+        self.published += 1
+        return Published()
+
+    async def checkpoint(self) -> None:
+        await self.write()
+        self.written += 1
+
+
+async def handoff_passes(publisher: Publishing, passes: int) -> tuple[list[str], HandoffStage]:
+    """Failures of so many turns, with the loop given time to end what can end between them."""
+    stage = HandoffStage(publisher)
+    failures = []
+    for _ in range(passes):
+        failures.append((await run_stage(stage, clock=CLOCK, deadline_s=0.05)).failure)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await stage.aclose()
+    return failures, stage
+
+
+def test_both_writes_happen_in_every_pass() -> None:
+    publisher = Publishing()
+    failures, _ = run(handoff_passes(publisher, 3))
+    assert failures == ["", "", ""]
+    assert (publisher.published, publisher.written) == (3, 3)
+
+
+def test_a_store_without_an_answer_is_counted_and_no_stage_failure() -> None:
+    publisher = Publishing(publish=raising(StoreUnreachable("refused")))
+    failures, stage = run(handoff_passes(publisher, 3))
+    assert failures == ["", "", ""]
+    assert stage.unpublished == 2
+    assert publisher.written == 3
+
+
+def test_a_store_that_hangs_keeps_neither_the_pass_nor_the_checkpoint() -> None:
+    publisher = Publishing(publish=forever)
+    failures, _ = run(handoff_passes(publisher, 3))
+    assert failures == ["", "", ""]
+    assert publisher.written == 3
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_stage_failure_and_the_store_is_still_told() -> None:
+    publisher = Publishing(write=raising(OSError("no space left")))
+    failures, _ = run(handoff_passes(publisher, 2))
+    assert failures == ["OSError", "OSError"]
+    assert publisher.published == 2
+
+
+def test_a_checkpoint_that_hangs_is_a_stage_failure_and_is_not_begun_twice() -> None:
+    begun = 0
+
+    async def hang() -> None:
+        nonlocal begun
+        begun += 1
+        await forever()
+
+    failures, _ = run(handoff_passes(Publishing(write=hang), 2))
+    assert failures == ["TimeoutError", "TimeoutError"]
+    assert begun == 1
+
+
+def test_a_bug_in_the_snapshot_is_a_stage_failure_of_the_pass_that_takes_it_in() -> None:
+    publisher = Publishing(publish=raising(KeyError("role")))
+    failures, _ = run(handoff_passes(publisher, 2))
+    assert failures == ["", "KeyError"]
+    assert publisher.written == 2
+
+
+# --- the model card --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Telling:
+    """Engines that answer `GET /v1/models` with a context length, or not at all (None)."""
+
+    lengths: dict[str, int | None]
+    asked: list[str] = field(default_factory=list)
+
+    async def get(self, iid: str, path: str, *, timeout_s: float) -> EngineReply:
+        assert path == "/v1/models"
+        self.asked.append(iid)
+        length = self.lengths[iid]
+        if length is None:
+            raise EngineUnreachable("refused", iid=iid)
+        body = b'{"data":[{"id":"tiny","max_model_len":%d}]}' % length
+        return EngineReply(200, {}, body)
+
+    async def aclose(self) -> None:
+        return None
+
+
+async def refreshed(telling: Telling, passes: int) -> ModelCard:
+    card = ModelCard("tiny", control=telling, engines=lambda: list(telling.lengths), timeout_s=1.0)
+    for _ in range(passes):
+        card.refresh()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    await card.aclose()
+    return card
+
+
+def test_the_context_length_is_unknown_until_an_engine_tells_it() -> None:
+    assert run(refreshed(Telling({"e0": None}), 2)).max_model_len is None
+
+
+def test_engines_are_asked_in_turn_so_that_one_dead_engine_hides_nothing() -> None:
+    telling = Telling({"e0": None, "e1": 4096})
+    card = run(refreshed(telling, 3))
+    assert telling.asked == ["e0", "e1", "e0"]
+    assert card.max_model_len == 4096
+
+
+def test_a_fleet_without_engines_worth_asking_asks_nobody() -> None:
+    assert run(refreshed(Telling({}), 2)).max_model_len is None
+
+
+@pytest.mark.parametrize(
+    ("body", "length"),
+    [
+        (b'{"data":[{"id":"other","max_model_len":9},{"id":"tiny","max_model_len":4096}]}', 4096),
+        (b'{"data":[{"id":"other","max_model_len":9}]}', None),
+        (b'{"data":[{"id":"tiny"}]}', None),
+        (b'{"data":[{"id":"tiny","max_model_len":true}]}', None),
+        (b'{"data":[{"id":"tiny","max_model_len":"4096"}]}', None),
+        (b'{"data":[{"max_model_len":4096}]}', None),
+        (b'{"data":[null]}', None),
+        (b'{"data":null}', None),
+        (b"[]", None),
+        (b"<html>", None),
+    ],
+)
+def test_only_the_served_models_own_length_is_taken(body: bytes, length: int | None) -> None:
+    assert longest_context(body, "tiny") == length
+
+
+# --- loop lag --------------------------------------------------------------------------------------
+
+
+def test_a_held_loop_shows_as_lag() -> None:
+    async def held() -> float:
+        lag = LoopLag()
+        lag.start()
+        until = CLOCK.now() + 0.25
+        while CLOCK.now() < until:
+            pass
+        worst_s = lag.take()
+        lag.stop()
+        return worst_s
+
+    assert run(held()) >= 0.1

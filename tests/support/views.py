@@ -1,0 +1,99 @@
+"""Frozen views with a value of its own in every field, for tests of the documents."""
+
+from __future__ import annotations
+
+from narwhal.model.cluster_view import ClusterStatus, LeaseStatus, OwnershipChange, RouterStatus
+from narwhal.model.control import (
+    ControlStatus,
+    Health,
+    HealthStatus,
+    OwnerRef,
+    Readiness,
+    RouterRole,
+    RouterState,
+    StoreStatus,
+)
+from narwhal.model.engine import Role
+from narwhal.model.monitoring import MonitoringView, StageTally
+from narwhal.model.placement import Resident
+from narwhal.model.request import Counters
+from narwhal.model.state_view import AdmissionView, HandoffView, PoolView, StateView
+from tests.support.settings import controller_settings, fleet_config
+
+OWNER = OwnerRef("a:1", "http://a:1")
+STORE = StoreStatus(mode="standalone", latency_ms=0.4, failures=2)
+
+READY = Readiness(
+    ready=True,
+    control_ready=True,
+    reason="",
+    epoch=7,
+    holder="a:1:00ff",
+    role=RouterRole.ACTIVE,
+    owner=OWNER,
+)
+
+STANDING_BY = Readiness(
+    ready=False,
+    control_ready=False,
+    reason="standby",
+    epoch=7,
+    holder="a:1:00ff",
+    role=RouterRole.STANDBY,
+    owner=OWNER,
+    ready_to_take=True,
+    drift=("config digest differs from the owner's",),
+)
+
+HEALTHY = Health(HealthStatus.OK, instances=4, available_instances=3)
+
+OWNING = ControlStatus(
+    RouterState.OWNER, epoch=7, holder="a:1:00ff", may_admit=True, owner=OWNER, blocked="", store=STORE
+)
+
+STATE = StateView(
+    counters=Counters(9, 8, 7, 6, 5, 4, 3, 2, 41),
+    monitoring=MonitoringView(
+        degraded=True,
+        reason="monitoring degraded: handoff OSError",
+        consecutive=5,
+        failures=6,
+        stages={"telemetry": StageTally(), "handoff": StageTally(6, 5, "OSError", 123.5)},
+    ),
+    control=OWNING,
+    admission=AdmissionView(inflight=2, limit=512, mode="open", margin=0.1, engine_auth="boundary"),
+    attempts=11,
+    http_pools={"data": PoolView(limit=512, busy=2, idle=1, waiting=0)},
+    roles={"p1": Role.PREFILL, "p0": Role.PREFILL, "d0": Role.DECODE},
+    resident={"p0": Resident(1, 0), "p1": Resident(), "d0": Resident(0, 1)},
+    pinned=("p1", "d0"),
+    thresholds=controller_settings().thresholds,
+    slo=fleet_config().slo,
+)
+
+CLUSTER = ClusterStatus(
+    lease=LeaseStatus("held", "a:1:00ff", "a:1", "http://a:1", 7, 12, ttl_s=5.0, valid_for_s=3.5),
+    routers=(
+        RouterStatus("a:1", "http://a:1", "active", 7, None, "0.1.0", False, (), 0.0),
+        RouterStatus("b:1", "http://b:1", "standby", 7, 0.02, "0.1.0", True, ("old mirror",), 1.5),
+    ),
+    changes=(OwnershipChange("acquired", 7, "a:1", 1700000000.5),),
+    store=STORE,
+)
+
+HANDOFF = HandoffView(
+    document={
+        "schema": "narwhal.handoff",
+        "schema_version": 1,
+        "at": 1700000000.5,
+        "run": "r1",
+        "model": "tiny",
+        "epoch": 7,
+        "holder": "a:1:00ff",
+        "engines": ["d0", "p0"],
+        "roles": {"d0": "decode", "p0": "prefill"},
+        "counters": {"served": 3, "offered": 3},
+        "lifecycle": {"engine_restart_policy": "individual"},
+    },
+    mirrored=False,
+)
