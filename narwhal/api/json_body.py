@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from narwhal.errors import BadRequest
+from narwhal.model.wire_json import huge_integer
 
 MAX_DEPTH = 200
 """Far above any tool schema, far below where encoding the body again would run out of stack."""
@@ -43,6 +44,16 @@ def _parse(text: str) -> Any:
         raise BadRequest(f"the body is not valid JSON: {error.msg} at {place}") from None
     except RecursionError:
         raise BadRequest(_TOO_DEEP) from None
+    except ValueError:
+        # Only int() is left to raise it: more digits than Python converts. Slower, so tried last.
+        return _HUGE_DECODER.decode(text)
+
+
+def _integer(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return huge_integer(text)
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -74,7 +85,7 @@ def _depth(value: Any) -> int:
     depth, level = 0, [value]
     while level:
         depth += 1
-        below = []
+        below: list[Any] = []
         for item in level:
             below += item.values() if type(item) is dict else item
         level = [item for item in below if type(item) is dict or type(item) is list]
@@ -89,3 +100,6 @@ def _refuse_lone_surrogates(value: Any) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_finite, parse_constant=_refuse_constant)
+_HUGE_DECODER = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_float=_finite, parse_constant=_refuse_constant, parse_int=_integer
+)
