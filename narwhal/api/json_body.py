@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 from narwhal.errors import BadRequest
@@ -16,6 +17,9 @@ from narwhal.model.wire_json import huge_integer
 
 MAX_DEPTH = 200
 """Far above any tool schema, far below where encoding the body again would run out of stack."""
+
+_ESCAPES = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F])|.)")
+"""One escape of a JSON string at a time; group 1 is half a surrogate pair without its other half."""
 
 _TOO_DEEP = f"the body is nested deeper than {MAX_DEPTH} levels"
 
@@ -31,8 +35,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise BadRequest("the body must be a JSON object")
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise BadRequest(_TOO_DEEP)
-    if "\\ud" in text or "\\uD" in text:
-        _refuse_lone_surrogates(value)
+    if ("\\ud" in text or "\\uD" in text) and any(m[1] for m in _ESCAPES.finditer(text)):
+        raise BadRequest("the body has a lone surrogate in a string")
     return value
 
 
@@ -90,13 +94,6 @@ def _depth(value: Any) -> int:
             below += item.values() if type(item) is dict else item
         level = [item for item in below if type(item) is dict or type(item) is list]
     return depth
-
-
-def _refuse_lone_surrogates(value: Any) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise BadRequest("the body has a lone surrogate in a string") from None
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_float=_finite, parse_constant=_refuse_constant)

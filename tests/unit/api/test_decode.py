@@ -76,6 +76,16 @@ def test_a_surrogate_pair_is_one_character():
     assert parse_object(rb'{"prompt": "\ud83d\ude00"}') == {"prompt": "\U0001f600"}
 
 
+def test_an_escaped_backslash_before_ud_is_no_surrogate():
+    assert parse_object(rb'{"prompt": "\\ud800"}') == {"prompt": r"\ud800"}
+
+
+@pytest.mark.parametrize("text", [r"\ude00\ud83d", r"\ud83d\ud83d\ude00", r"\\\ud83d", r"\ud8007"])
+def test_half_a_surrogate_pair_is_refused_wherever_it_stands(text):
+    body = f'{{"prompt": "{text}", "x": {"7" * 5000}}}'
+    assert "lone surrogate" in str(refusal(body.encode()))
+
+
 @pytest.mark.parametrize("digits", [20, 400, 4000])
 def test_integers_of_any_size_pass_as_sent(digits):
     number = 10**digits + 1
