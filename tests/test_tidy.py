@@ -1,19 +1,24 @@
 """The house rules as a test: layers, sizes, names, the two broad handlers, Lua headers.
 
 The rules are those of docs/architecture.md; each check yields sentences `file:line what and why`, so that
-one run shows every breach. What the files in configs/ are worth is in tests/integration/test_configs.py.
+one run shows every breach. Last, every file in configs/ loads by its kind.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from narwhal.config.load import load_fleet
+from tests.support.services import program
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -215,18 +220,26 @@ def breaches_of_handlers() -> Iterator[str]:
 
 # --- Lua headers -----------------------------------------------------------------------------------
 
-HEADER = re.compile(r"\A(?:--\[\[(?P<block>.*?)\]\]|(?P<lines>(?:--[^\n]*\n)+))", re.DOTALL)
+HEADER = re.compile(r"\A(?:--[^\n]*\n)+")
 SLOT = re.compile(r"\b(KEYS|ARGV)\[(\d+)\]")
 STATUS = re.compile(r"return\s*\{\s*['\"]([A-Z]+)['\"]")
 
 
-def breaches_of_header(text: str) -> Iterator[str]:
-    """What is untrue or missing in a script's header: every slot it uses, every status word it returns."""
+def breaches_of_header(name: str, text: str) -> Iterator[str]:
+    """What is untrue or missing in a script's header.
+
+    It begins with `-- <name>: what it does`, tells every slot (`-- KEYS[1] lease`, `-- ARGV[2] seq`) and
+    ends with `-- Replies` and one line per status word.
+    """
     match = HEADER.match(text)
     if match is None:
         yield "no header comment at the top"
         return
     header, body = match.group(0), text[match.end() :]
+    if not header.startswith(f"-- {name}: "):
+        yield f"the header does not begin with `-- {name}: `"
+    if "\n-- Replies\n" not in header:
+        yield "the header has no `-- Replies`"
     told, used = set(SLOT.findall(header)), set(SLOT.findall(body))
     yield from (f"{kind}[{n}] is used but not in the header" for kind, n in sorted(used - told))
     yield from (f"{kind}[{n}] is in the header but not used" for kind, n in sorted(told - used))
@@ -243,8 +256,64 @@ def test_lua_headers_tell_every_slot_and_status() -> None:
     holds(
         f"{where(path)} {line}"
         for path in scripts
-        for line in breaches_of_header(path.read_text(encoding="utf-8"))
+        for line in breaches_of_header(path.stem, path.read_text(encoding="utf-8"))
     )
+
+
+# --- configs ----------------------------------------------------------------------------------------
+
+
+def load_fleet_file(path: Path) -> None:
+    load_fleet(str(path), {})
+
+
+def load_haproxy(path: Path) -> None:
+    done = subprocess.run(
+        [program("haproxy"), "-c", "-f", str(path)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def load_redis(path: Path) -> None:
+    """A server starts with the file (its port and the container's folders replaced) and is ready."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+        probe.close()
+        options = ["--port", port, "--bind", "127.0.0.1", "--dir", folder, "--daemonize", "no"]
+        if path.suffix == ".acl":
+            command = [program("redis-server"), *options, "--aclfile", str(path)]
+        else:
+            text = path.read_text().replace("/etc/redis/", f"{path.parent}/").replace("/data", folder)
+            (Path(folder) / path.name).write_text(text)
+            command = [program("redis-server"), str(Path(folder) / path.name), *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+            assert server.stdout is not None
+            told: list[str] = []
+            for line in server.stdout:
+                told.append(line)
+                if "Ready to accept connections" in line:
+                    break
+            else:
+                pytest.fail("".join(told), pytrace=False)
+            server.terminate()
+            server.stdout.read()
+
+
+LOADERS: dict[str, Callable[[Path], None]] = {
+    "*.json": load_fleet_file,
+    "haproxy.cfg": load_haproxy,
+    "redis*.conf": load_redis,
+    "redis*.acl": load_redis,
+}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").iterdir()), ids=lambda path: path.name)
+def test_every_file_in_configs_loads_by_its_kind(path: Path) -> None:
+    kinds = [load for pattern, load in LOADERS.items() if path.match(pattern)]
+    assert kinds, f"{path.name} is of no known kind: add its loader"
+    for load in kinds:
+        load(path)
 
 
 # --- the tests -------------------------------------------------------------------------------------
@@ -326,14 +395,20 @@ def test_a_base_exception_that_is_raised_again_is_no_broad_handler() -> None:
     assert not list(broad_handlers(ast.parse("try:\n    x\nexcept BaseException:\n    y()\n    raise")))
 
 
+TRUE_SCRIPT = "-- peek: reads\n-- KEYS[1] lease\n-- Replies\n--   OK\nreturn {'OK', KEYS[1]}\n"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("old", "new"),
     [
-        "return redis.call('GET', KEYS[1])",
-        "-- KEYS[1] lease\nreturn redis.call('GET', KEYS[2])\n",
-        "--[[ KEYS[1] lease ARGV[1] token ]]\nreturn redis.call('GET', KEYS[1])\n",
-        "--[[ KEYS[1] lease ]]\nredis.call('GET', KEYS[1])\nreturn {'LOST'}\n",
+        ("-- peek: reads", "-- claim: reads"),
+        ("-- KEYS[1] lease\n", ""),
+        ("-- KEYS[1] lease", "-- KEYS[1] lease\n-- ARGV[1] token"),
+        ("-- Replies", "-- Answers"),
+        ("{'OK', KEYS[1]}", "{'LOST', KEYS[1]}"),
+        ("-- peek", "\n-- peek"),
     ],
 )
-def test_untrue_lua_headers_are_seen(text: str) -> None:
-    assert list(breaches_of_header(text))
+def test_untrue_lua_headers_are_seen(old: str, new: str) -> None:
+    assert not list(breaches_of_header("peek", TRUE_SCRIPT))
+    assert list(breaches_of_header("peek", TRUE_SCRIPT.replace(old, new)))

@@ -71,7 +71,7 @@ def check_host(parts: SplitResult) -> None:
     if bracketed:
         _check_ipv6(host)
     elif not _HOST.fullmatch(host):
-        raise UrlProblem("must name a host of letters, digits, dots and hyphens")
+        raise UrlProblem(f"names a host that is none: {host.encode('ascii', 'backslashreplace').decode()}")
     try:
         port = parts.port
     except ValueError:

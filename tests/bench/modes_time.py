@@ -1,0 +1,178 @@
+"""Time modes: to the first frame, of the event loop and /ready under load, to the first /ready."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.bench.contenders import Pace, engines, fleet, narwhal, rig
+from tests.bench.load import Load, Poller, Spread, cost_of_run, finish, quantile, start, warm
+from tests.bench.plain_relay import REMOTE_DECODE
+from tests.bench.processes import LOAD_CORE, ROOT, ROUTER_CORE, cpu_s, free_ports, running, wait_http
+from tests.bench.results import Figure, Section, Verdict
+
+SAMPLES = 100
+
+
+class Caller:
+    """A client as thin as Python allows: one kept-alive socket, raw bytes."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def post(self, body: dict[str, object]) -> None:
+        data = json.dumps(body).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        self._socket.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+
+    def until(self, mark: bytes, got: bytes = b"") -> bytes:
+        """Reads until `mark` is there; returns everything read."""
+        while mark not in got:
+            more = self._socket.recv(65536)
+            if not more:
+                raise RuntimeError(f"connection closed after {got[-200:]!r}")
+            got += more
+        return got
+
+    def document(self) -> dict[str, object]:
+        head, _, rest = self.until(b"\r\n\r\n").partition(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        while len(rest) < length:
+            rest += self._socket.recv(65536)
+        document: dict[str, object] = json.loads(rest)
+        return document
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def first_frame_s(body: dict[str, object], prefill: Caller | None, caller: Caller) -> float:
+    """Seconds to the first event: through a router, or of both legs by hand when `prefill` is given."""
+    began = time.perf_counter()
+    if prefill is not None:
+        prefill.post({**body, "stream": False, "max_tokens": 1, "kv_transfer_params": REMOTE_DECODE})
+        body = {**body, "kv_transfer_params": prefill.document()["kv_transfer_params"]}
+    caller.post(body)
+    got = caller.until(b"data: ")
+    took = time.perf_counter() - began
+    caller.until(b"data: [DONE]\n\n\r\n0\r\n\r\n" if b"200 OK" in got else b"\r\n", got)
+    return took
+
+
+def first_frame(rounds: int, peers: bool) -> Section:
+    """5 requests a second, through the router and by hand in turn; what the router adds."""
+    ours = narwhal(tokenize=False)
+    added: dict[float, list[float]] = {0.5: [], 0.99: []}
+    for _ in range(rounds):
+        with rig(ours, Pace()) as up:
+            warm(up)
+            routed, prefill, decode = Caller(up.port), Caller(up.engines[0]), Caller(up.engines[-1])
+            through, direct = [], []
+            due = time.monotonic()
+            for n in range(SAMPLES):
+                body: dict[str, object] = {"model": "simulated", "max_tokens": 3, "stream": True}
+                body["prompt"] = f"{n} " + "word " * 100
+                through.append(first_frame_s(body, None, routed))
+                direct.append(first_frame_s(body, prefill, decode))
+                due += 0.2
+                time.sleep(max(0.0, due - time.monotonic()))
+            for one in (routed, prefill, decode):
+                one.close()
+        for share, values in added.items():
+            values.append((quantile(through, share) - quantile(direct, share)) * 1e3)
+    p50, p99 = Spread.of(added[0.5]), Spread.of(added[0.99])
+    figures = [
+        Figure("added time to first frame, p50", ours.name, "ms", p50),
+        Figure("added time to first frame, p99", ours.name, "ms", p99),
+    ]
+    verdicts = [
+        Verdict("added time to first frame, p50", p50.median, 2.5, 1.2, "ms"),
+        Verdict("added time to first frame, p99", p99.median, 6.0, 3.0, "ms"),
+    ]
+    return Section("first-frame", figures, verdicts)
+
+
+def busy(rounds: int, peers: bool) -> Section:
+    """The router at 70% of one core: how late its loop runs a timer, how long /ready takes."""
+    lags: list[float] = []
+    readies: list[float] = []
+    shares: list[float] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="narwhal-bench-") as name:
+            out = Path(name) / "lag.json"
+            ours = narwhal(tokenize=False, launcher=("-m", "tests.bench.lagged", str(out)))
+            with rig(ours, Pace()) as up:
+                warm(up)
+                idle = cost_of_run(up, Load(rate=4, duration_s=4, tokens=128))
+                rate = 0.7 / (idle.cpu_s / idle.report["started"])
+                load = Load(rate=rate, duration_s=12, tokens=128)
+                process = start(up, load)
+                time.sleep(4)
+                cpu, began = cpu_s(up.pid), time.monotonic()
+                with Poller(up.port, "/ready") as poller:
+                    time.sleep(7)
+                shares.append((cpu_s(up.pid) - cpu) / (time.monotonic() - began))
+                finish(up, load, process)
+            lags.append(quantile(json.loads(out.read_text()), 0.99) * 1e3)
+            readies.append(quantile(poller.took, 0.99) * 1e3)
+            if poller.bad:
+                raise RuntimeError(f"/ready was not 200 {poller.bad} times under load")
+    lag, ready = Spread.of(lags), Spread.of(readies)
+    figures = [
+        Figure("share of one core", "narwhal", "", Spread.of(shares)),
+        Figure("event-loop lag, p99", "narwhal", "ms", lag),
+        Figure("/ready, p99", "narwhal", "ms", ready),
+    ]
+    verdicts = [
+        Verdict("event-loop lag at 70% of one core, p99", lag.median, 20, 5, "ms"),
+        Verdict("/ready under that load, p99", ready.median, 50, 10, "ms"),
+    ]
+    return Section("busy", figures, verdicts)
+
+
+@contextmanager
+def redis(folder: Path) -> Iterator[int]:
+    port = free_ports(1)
+    server = shutil.which("redis-server") or "redis-server"
+    command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    with running(command, core=LOAD_CORE, log=folder / "redis.log") as process:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.02)
+        yield port
+
+
+def start_up(rounds: int, peers: bool) -> Section:
+    """Store up, lease released by a clean end: from the start of the process to the first /ready 200."""
+    took: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="narwhal-bench-") as name:
+        folder = Path(name)
+        with engines(Pace(), folder) as ports, redis(folder) as store:
+            (folder / "fleet.json").write_text(json.dumps(fleet(ports, tokenize=False)))
+            for _ in range(max(rounds, 3) + 1):
+                port = free_ports(1)
+                command = [sys.executable, "-m", "narwhal.cli.serve", f"--fleet={folder / 'fleet.json'}"]
+                command += [f"--port={port}", f"--state-path={folder / 'state.json'}", "--router-id=bench"]
+                command += [f"--redis-url=redis://127.0.0.1:{store}"]
+                began = time.monotonic()
+                env = {"PYTHONPATH": str(ROOT)}
+                with running(command, core=ROUTER_CORE, log=folder / "router.log", env=env) as process:
+                    wait_http(f"http://127.0.0.1:{port}/ready", process)
+                    took.append(time.monotonic() - began)
+    spread = Spread.of(took[1:])
+    figures = [Figure("start to first /ready 200", "narwhal", "s", spread)]
+    notes = [f"on the empty store the first start took {took[0]:.2f} s (it must watch the lease for T = 5 s)"]
+    verdicts = [Verdict("start to first /ready 200", spread.median, 1.5, 0.7, "s")]
+    return Section("start", figures, verdicts, notes)
