@@ -70,7 +70,8 @@ class ControlStatus:
     """Leadership at one instant, read from memory.
 
     `epoch` and `holder` are ours while we own, else those of the lease as last seen (0 and "" without a
-    store). `may_admit` compares the clock with the lease's local deadline. `blocked` says why the state
+    store). `may_admit` compares the clock with the lease's local deadline; an owner past it is already
+    FENCED here, whether or not a timer has said so yet. `blocked` says why the state
     cannot be published ("" = it can). `mirror_age_s` is None while there is no mirror.
     """
 

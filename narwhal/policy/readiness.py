@@ -23,7 +23,6 @@ STORE_UNAVAILABLE = "lease store unavailable"
 STANDBY = "standby"
 AWAITING_IDENTITY = "awaiting engine identity"
 NO_ENGINES = "no available engines"
-LEASE_RAN_OUT = "the lease ran out on this router's clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +67,8 @@ def _why_no_control(control: ControlStatus) -> str:
         return f"fenced: {control.fenced_why}"
     if control.may_admit:
         return ""
-    if not control.store.reachable:
-        return STORE_UNAVAILABLE
-    # An owner past its local deadline is fenced at that instant, whether or not a timer has said so yet.
-    return f"fenced: {LEASE_RAN_OUT}" if control.role is RouterRole.ACTIVE else STANDBY
+    # Also an owner that has closed admission to hand the lease over.
+    return STANDBY if control.store.reachable else STORE_UNAVAILABLE
 
 
 def _why_no_work(facts: ReadinessFacts) -> str:

@@ -82,10 +82,9 @@ def test_each_state_has_one_role(state: RouterState, role: RouterRole) -> None:
     assert judge(replace(READY, control=replace(OWNING, state=state))).role is role
 
 
-def test_an_owner_past_its_deadline_is_not_ready_before_anyone_fenced_it() -> None:
+def test_an_owner_that_hands_the_lease_over_is_not_ready() -> None:
     readiness = judge(replace(READY, control=replace(OWNING, may_admit=False)))
-    assert not readiness.ready
-    assert readiness.reason.startswith("fenced: ")
+    assert (readiness.ready, readiness.reason, readiness.control_ready) == (False, "standby", False)
 
 
 def test_an_owner_with_a_valid_lease_stays_ready_while_the_store_is_away() -> None:
