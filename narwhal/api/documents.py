@@ -52,7 +52,10 @@ def state_document(view: StateView) -> Document:
         "pools": _pools(view.roles),
         "thresholds": asdict(view.thresholds),
         "slo": asdict(view.slo),
-        "resident": {iid: asdict(legs) for iid, legs in view.resident.items()},
+        # By hand: asdict copies deeply, and a fleet may have hundreds of engines.
+        "resident": {
+            iid: {"prefill": legs.prefill, "decode": legs.decode} for iid, legs in view.resident.items()
+        },
         "pinned": sorted(view.pinned),
     }
     return with_resting(STATE, body)
