@@ -167,7 +167,14 @@ class StoreError(NarwhalError):
 
 
 class StoreUnreachable(StoreError):
-    """No answer: refused, timed out, closed, loading, read-only. The operation may still happen later."""
+    """No answer: refused, timed out, closed, loading, read-only. The operation may still happen later.
+
+    `kind`: the server's error word (READONLY, OOM, LOADING...), "" where nothing was answered at all.
+    """
+
+    def __init__(self, message: str, *, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class StoreProtocolError(StoreError):

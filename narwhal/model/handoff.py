@@ -104,7 +104,8 @@ class StoredHandoff:
 class CheckpointRecord:
     """The local file: the document (JSON object as stored) and what must outlive Redis.
 
-    `boot_id` and `boottime_s` tell the age of the document on the same boot, else it is unknown.
+    `document` is empty where the router has none yet. `boot_id` and `boottime_s` tell the age of the
+    document on the same boot, else it is unknown.
     """
 
     document: Mapping[str, Any]

@@ -7,9 +7,20 @@ n = 1) names in `after` the id that the log ended with. So a reader can tell a h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
+from narwhal.errors import StoreProtocolError
 from narwhal.model.handoff import LOG_START, LogEntry, LogPosition
 from narwhal.ports import FeedBatch
+from narwhal.store import replies
+from narwhal.store.connection import SOCKET_TIMEOUT_S, RedisConnection
+from narwhal.store.handoff import log_entry
+from narwhal.store.keys import Keys
+from narwhal.store.scripts import RedisRunner
+
+LONGEST_BLOCK_S: Final = 0.5
+"""Below the socket timeout: a server that has nothing to tell still answers in time."""
+BATCH: Final = 500
 
 
 class Continuity:
@@ -43,3 +54,38 @@ def _follows(last: LogPosition, entry: LogEntry) -> bool:
     if entry.position.epoch == last.epoch:
         return entry.position.n == last.n + 1
     return entry.position.n == 1 and (last == LOG_START or entry.body.get("after") == str(last))
+
+
+class RedisFeed:
+    """The port `LogFeed` on a connection of its own: a blocking read holds up nothing else."""
+
+    __slots__ = ("_connection", "_continuity", "_keys", "_runner")
+
+    def __init__(self, connection: RedisConnection, cluster: str) -> None:
+        self._connection = connection
+        self._runner = RedisRunner(connection)
+        self._keys = Keys(cluster)
+        self._continuity = Continuity()
+
+    async def read(self, after: LogPosition, *, block_s: float) -> FeedBatch:
+        entries = await self._entries(after, min(block_s, LONGEST_BLOCK_S))
+        keys = self._keys.of("lease_peek")
+        reply = await self._runner.run("lease_peek", keys, timeout_s=SOCKET_TIMEOUT_S)
+        view = replies.decoded("lease_peek", reply, decode=replies.view)
+        return self._continuity.batch(after, entries, inc=str(view.inc), top=view.log_top)
+
+    async def _entries(self, after: LogPosition, block_s: float) -> list[LogEntry]:
+        block = ("BLOCK", max(1, int(block_s * 1000))) if block_s > 0 else ()
+        words = ("XREAD", "COUNT", BATCH, *block, "STREAMS", self._keys["log"], str(after))
+        return _read(await self._connection.command(*words, timeout_s=block_s + SOCKET_TIMEOUT_S))
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+
+def _read(reply: Any) -> list[LogEntry]:
+    """[[key, [[id, [kind, <kind>, body, <body>]], ...]]] or None when nothing came."""
+    try:
+        return [log_entry((name, fields[1], fields[3])) for name, fields in (reply[0][1] if reply else ())]
+    except (IndexError, TypeError, ValueError) as error:
+        raise StoreProtocolError(f"XREAD gave an answer that cannot be read: {error}") from error

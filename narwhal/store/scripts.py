@@ -14,6 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ResponseError
+
+from narwhal.errors import StoreProtocolError
+from narwhal.store.connection import RedisConnection
+from narwhal.store.faults import ReplyKind, kind_of
+
 Argument = str | bytes | int
 Reply = Sequence[bytes]
 
@@ -63,3 +70,46 @@ def load(name: str) -> Script:
     """The script of that name. Raises FileNotFoundError."""
     body = (lua_directory() / f"{name}.lua").read_text(encoding="utf-8")
     return Script(name, body, hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest())
+
+
+class RedisRunner:
+    """The `ScriptRunner` on one connection: EVALSHA, on NOSCRIPT the body, inside the same deadline."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: RedisConnection) -> None:
+        self._connection = connection
+
+    async def run(
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
+    ) -> Reply:
+        loaded = load(script)
+        words: list[Argument] = [len(keys), *keys, *args]
+
+        async def talk(wire: AbstractConnection) -> Reply:
+            return await _evaluated(wire, loaded, words=words)
+
+        return await self._connection.exchange(script, talk, timeout_s=timeout_s)
+
+    async def run_confirmed(
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
+    ) -> Reply:
+        """One server: its own answer confirms. Replicas are asked here, inside the same exchange."""
+        return await self.run(script, keys, args=args, timeout_s=timeout_s)
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+
+async def _evaluated(wire: AbstractConnection, script: Script, *, words: Sequence[Argument]) -> Reply:
+    try:
+        await wire.send_command("EVALSHA", script.sha1, *words)
+        reply = await wire.read_response()
+    except ResponseError as error:
+        if kind_of(error) is not ReplyKind.NOSCRIPT:
+            raise
+        await wire.send_command("EVAL", script.body, *words)
+        reply = await wire.read_response()
+    if not isinstance(reply, list) or not reply:
+        raise StoreProtocolError(f"{script.name} gave an answer that cannot be read: {reply!r:.200}")
+    return reply

@@ -1,0 +1,56 @@
+-- lease_peek: the ownership record as stored, with the server's incarnation. Writes nothing.
+-- KEYS[1] lease
+-- KEYS[2] epoch
+-- KEYS[3] log
+-- Replies
+--   OK run_id master_replid role connected_slaves now_ms epoch_key log_top field value ...
+--   NONE run_id master_replid role connected_slaves now_ms epoch_key log_top   (no record)
+-- A server that hides INFO gives '' for run_id, master_replid or role: the caller refuses it.
+
+-- Not unpack(): its limit is some thousand values.
+local function joined(reply, more)
+  for _, word in ipairs(more) do
+    reply[#reply + 1] = word
+  end
+  return reply
+end
+
+-- tostring() would give 4.5e+15 for large numbers.
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The newest id ever given, also when the entries themselves are trimmed away.
+local function log_top(key)
+  if redis.call('EXISTS', key) == 0 then
+    return 0, 0
+  end
+  local info = redis.call('XINFO', 'STREAM', key)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then
+      local epoch, n = string.match(info[i + 1], '^(%d+)-(%d+)$')
+      return tonumber(epoch), tonumber(n)
+    end
+  end
+  return 0, 0
+end
+
+local server, replication = redis.call('INFO', 'server'), redis.call('INFO', 'replication')
+local epoch, n = log_top(KEYS[3])
+local head = {
+  string.match(server, 'run_id:(%x+)') or '',
+  string.match(replication, 'master_replid:(%x+)') or '',
+  string.match(replication, 'role:(%a+)') or '',
+  string.match(replication, 'connected_slaves:(%d+)') or '0',
+  text(now_ms()),
+  redis.call('GET', KEYS[2]) or '0',
+  text(epoch) .. '-' .. text(n),
+}
+local record = redis.call('HGETALL', KEYS[1])
+local found = #record > 0
+return joined(joined({found and 'OK' or 'NONE'}, head), record)

@@ -1,0 +1,29 @@
+-- router_announce: one router's entry about itself, for people and for ordering. It lives 15 s.
+-- KEYS[1] routers
+-- KEYS[2] router:<id>
+-- ARGV[1] router ID
+-- ARGV[2..] field value ...
+-- Replies
+--   OK
+
+-- tostring() would give 4.5e+15 for large numbers.
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- First write: HDEL frees, so it is allowed at maxmemory, and the later writes of a script that has
+-- written are allowed too. On a replica it fails here, before anything is decided from old data.
+redis.call('HDEL', KEYS[2], '-')
+
+local now = now_ms()
+redis.call('DEL', KEYS[2])
+redis.call('HSET', KEYS[2], 'seen_ms', text(now), unpack(ARGV, 2))
+redis.call('PEXPIRE', KEYS[2], '15000')
+redis.call('ZADD', KEYS[1], text(now), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. text(now - 3600000))
+return {'OK'}

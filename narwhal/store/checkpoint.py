@@ -1,0 +1,130 @@
+"""The local file: what must outlive Redis (cluster.md section 7). JSON, mode 0640.
+
+It is the handoff document with the record's own fields beside the document's (`_OWN`), so that a bare
+handoff document is a checkpoint too. Without a document yet only those fields are there.
+
+Written to a unique temporary file in the same directory, flushed, fsynced, renamed, the directory
+fsynced: the file is the old document or the new one, never half of either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from narwhal.errors import ConfigError, SavedStateError
+from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, CheckpointRecord
+
+MODE: Final = 0o640
+
+_OWN: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "seq": int,
+    "applied_n": int,
+    "epoch_floor": int,
+    "ttl_ms_max": int,
+    "boot_id": str,
+    "boottime_s": (int, float),
+}
+
+
+class FileCheckpoint:
+    """The port `Checkpoint` on one path. Making it creates the directory and takes `<path>.lock`.
+
+    Raises ConfigError (exit 2) when another live router holds the file or the directory cannot be
+    written. The lock goes with the process; `close` gives it up earlier.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock_fd = _locked(self.path)
+
+    def read(self) -> CheckpointRecord | None:
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SavedStateError(f"{self.path} cannot be read: {error.strerror}") from error
+        return _record(self.path, text)
+
+    def write(self, record: CheckpointRecord) -> None:
+        own = {name: getattr(record, name) for name in _OWN}
+        text = json.dumps({**record.document, **own}, allow_nan=False)
+        fd, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".tmp", dir=self.path.parent)
+        try:
+            with open(fd, "wb") as file:
+                os.fchmod(fd, MODE)
+                file.write(text.encode())
+                file.flush()
+                os.fsync(fd)
+            os.replace(temporary, self.path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync_directory(self.path.parent)
+
+    def close(self) -> None:
+        """Gives the lock up. The lock file stays: removing it would let two routers lock two files."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def _locked(path: Path) -> int:
+    lock = path.with_name(path.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+    except OSError as error:
+        raise ConfigError(f"recovery.state_path: {path.parent} must be writable: {error.strerror}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise ConfigError(
+            f"recovery.state_path: {path} is in use by another live router (lock {lock}): give each its own"
+        ) from error
+    return fd
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _record(path: Path, text: bytes) -> CheckpointRecord:
+    document = _parsed(path, text)
+    own: dict[str, Any] = {name: document.pop(name) for name in _OWN if name in document}
+    for name, value in own.items():
+        if not isinstance(value, _OWN[name]) or isinstance(value, bool):
+            raise SavedStateError(f"{path}: {name} has the wrong type, got {value!r:.80}")
+        if isinstance(value, int | float) and value < 0:
+            raise SavedStateError(f"{path}: {name} must not be negative, got {value!r}")
+    for name, wanted in (("schema", HANDOFF_SCHEMA), ("schema_version", SCHEMA_VERSION)):
+        if document and document.get(name) != wanted:
+            raise SavedStateError(f"{path}: {name} must be {wanted!r}, got {document.get(name)!r}")
+    return CheckpointRecord(document=document, **own)
+
+
+def _parsed(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise SavedStateError(f"{path} is not a whole JSON document: {error}") from error
+    if not isinstance(fields, dict):
+        raise SavedStateError(f"{path} must hold a JSON object")
+    return fields
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
