@@ -1,0 +1,167 @@
+"""The standby's side of the lease machine: peeking, markers, whose turn it is (cluster.md 2, 6, 7).
+
+Pure. It keeps the watch and answers "what next?" until that is an acquire; from there on
+`narwhal.policy.election` is in charge. Order among several standbys: the preferred successor at once, the
+others 150 ms after their sight of `released`, then by rank of mirror lag, the unready one second later.
+The compare-and-set settles what the order does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from narwhal.model.leadership import Remembered
+from narwhal.model.lease import LeaseState, LeaseView
+from narwhal.model.settings import LeaseTimings
+from narwhal.policy.intents import Acquire, Claim, Inputs, Peek, Rest
+from narwhal.policy.watch import Watch
+
+UNCONFIRMED_S = 0.5
+"""First pause after an unconfirmed acquire; doubles to T."""
+PREFERRED_S = 0.15
+RANK_S = 0.05
+JITTER_S = 0.01
+UNREADY_S = 1.0
+YIELDED_S = 1.0
+FIRST_STANDBY_S = 30.0
+"""A `--standby` with nothing ever stored may be first after this."""
+START_PAUSE_S = (0.25, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionSettings:
+    """`prefer_standby`: never the very first owner while anything says that there was one."""
+
+    router_id: str
+    timings: LeaseTimings
+    prefer_standby: bool = False
+
+
+class Candidacy:
+    """What this router knows of the lease while it does not hold it. Attributes are for reading."""
+
+    def __init__(self, settings: ElectionSettings, remembered: Remembered, *, now: float) -> None:
+        self.settings = settings
+        self.known = remembered.epoch_floor
+        """Highest epoch ever seen: the floor of every acquire."""
+        self.watch = Watch(ttl_s=settings.timings.ttl_s, ttl_s_max=remembered.ttl_ms_max / 1000)
+        self.view: LeaseView | None = None
+        self.queueing = False
+        """The watched version may be taken; our turn among the standbys is awaited."""
+        self._saw_owner = remembered.saw_owner
+        self._nothing_since: float | None = None
+        self._peek_at = now
+        self._fresh = False
+        self._claim = False
+        self.reclaim = ""
+        """An own token whose record may be swapped at sight, because we have stopped using it."""
+        self._turn: tuple[tuple[object, ...], float] | None = None
+        self._not_before = -inf
+        self._pause = UNCONFIRMED_S
+        self._start_pause = START_PAUSE_S[0]
+        self._jitter = 0.0
+
+    def learn(self, epoch: int) -> None:
+        self.known = max(self.known, epoch)
+
+    def begin(self, now: float, *, after_s: float = 0.0, reclaim: str = "") -> None:
+        """Starts to watch anew; no acquire for `after_s`."""
+        self.watch.forget()
+        self._fresh = self.queueing = False
+        self._turn, self.reclaim = None, reclaim
+        self._peek_at = now
+        self._not_before = now + after_s
+
+    def unconfirmed(self, now: float) -> None:
+        """An acquire ended without a confirmed answer: the next one waits 0.5 s, doubling to T."""
+        pause, self._pause = self._pause, min(2 * self._pause, self.settings.timings.ttl_s)
+        self.begin(now, after_s=pause)
+
+    def confirmed(self) -> None:
+        self._pause = UNCONFIRMED_S
+
+    def nudge(self, now: float) -> None:
+        """The log told of a change: peek now instead of at the next interval."""
+        self._peek_at = min(self._peek_at, now)
+
+    # --- what next -------------------------------------------------------------------------------
+
+    def next(self, now: float, inputs: Inputs) -> Rest | Peek | Claim | Acquire:
+        self._jitter = inputs.jitter
+        if self._claim:
+            self._claim = False
+            return Claim(inputs.nonce, self.known, round(self.watch.span_s * 1000))
+        fresh, self._fresh = self._fresh, False
+        turn_at = self._turn_at(now, inputs)
+        version = self.watch.version
+        if fresh and now >= turn_at and version is not None:
+            self._turn, self.queueing = None, False
+            return Acquire(inputs.token, version, self.watch.inc, self.known)
+        wake = min(self._peek_at, turn_at if turn_at > now else inf)
+        return Peek() if now >= wake else Rest(wake)
+
+    def _turn_at(self, now: float, inputs: Inputs) -> float:
+        """When this router may send its acquire; inf: not foreseeable."""
+        ripe_at = now if self.reclaim and self.watch.version else self.watch.ripe_at
+        blocked = not (inputs.may_compete and inputs.main_alive and self._may_be_first(now))
+        self.queueing = ripe_at is not None and ripe_at <= now and not blocked
+        if ripe_at is None or blocked:
+            return inf
+        if not self.queueing:
+            return max(ripe_at, self._not_before)
+        key = (self.watch.version, self.watch.inc, self.watch.released_at)
+        if self._turn is None or self._turn[0] != key:
+            self._turn = (key, ripe_at + self._delay(inputs))
+        return max(self._turn[1], self._not_before)
+
+    def _delay(self, inputs: Inputs) -> float:
+        view = self.view
+        if self.reclaim or view is None:
+            return 0.0
+        successor = view.successor if view.state is LeaseState.RELEASED else ""
+        if successor == self.settings.router_id:
+            return 0.0
+        unready = 0.0 if inputs.ready_to_take else UNREADY_S
+        preferred = PREFERRED_S if successor else 0.0
+        return preferred + inputs.rank * RANK_S + inputs.jitter * JITTER_S + unready
+
+    def _may_be_first(self, now: float) -> bool:
+        if not self.settings.prefer_standby or self._saw_owner:
+            return True
+        return self._nothing_since is not None and now - self._nothing_since >= FIRST_STANDBY_S
+
+    # --- replies ---------------------------------------------------------------------------------
+
+    def peeked(self, view: LeaseView, now: float) -> None:
+        """Takes a view received at `now`."""
+        self.view, self._fresh = view, True
+        self.learn(max(view.epoch, view.epoch_key))
+        self.watch.see(view, now)
+        self._peek_at = now + self.settings.timings.standby_probe_interval_s
+        if view.state in {LeaseState.HELD, LeaseState.RELEASED}:
+            self._saw_owner = True
+        else:
+            self._note_vacancy(view, now)
+        own = view.version is not None and view.version.token == self.reclaim
+        if self.reclaim and not (own and view.state is LeaseState.HELD):
+            self.reclaim = ""
+
+    def _note_vacancy(self, view: LeaseView, now: float) -> None:
+        """Nothing stored, or a marker beside an epoch key that forgot what we know: plant, raise."""
+        if self._nothing_since is None:
+            self._nothing_since = now
+        self._claim = view.role == "master" and (view.state is None or view.epoch_key < self.known)
+
+    def claimed(self, now: float) -> None:
+        """A claim was answered or not: what is stored now decides."""
+        self._peek_at = now
+
+    def silent(self, now: float, *, starting: bool) -> None:
+        """A peek got no answer. At start the pause grows from 0.25 to 2 s, with jitter."""
+        self._fresh = self.queueing = False
+        self._turn = None
+        self._peek_at = now + self.settings.timings.standby_probe_interval_s
+        if starting:
+            self._peek_at = now + self._start_pause * (0.5 + 0.5 * self._jitter)
+            self._start_pause = min(2 * self._start_pause, START_PAUSE_S[1])

@@ -1,0 +1,346 @@
+"""The lease machine: one router's part in deciding who owns the fleet (cluster.md sections 2 and 5).
+
+Pure: `now` (the router's own monotonic clock) and all randomness are handed in. The shell asks `tick`,
+then `next` for the one thing to do, does it, and hands the reply to `answered` (None = no answer). At most
+one store call is in flight. T, R, M, P and o are those of `LeaseTimings`.
+
+| from | to | because |
+| --- | --- | --- |
+| starting | standby | the store answered |
+| standby | candidate | the watched version may be taken; our turn among the standbys is awaited |
+| candidate | standby | the record changed or the store is silent |
+| candidate | acquiring | our turn: compare-and-set on the version that was watched |
+| acquiring | restoring | granted, and the reply came before D |
+| acquiring | standby | refused; or unconfirmed, released and to be tried again after a pause |
+| restoring | owner | the first fenced write is through |
+| owner | suspect | a renewal got no answer |
+| suspect | owner | a later renewal did |
+| restoring, owner, suspect | fenced | D passed, LOST, or an order to fence |
+| restoring, owner, suspect | standby | the stored handoff has a higher epoch: acquire again above it |
+| restoring, owner, suspect | draining | clean shutdown or yield: admission is closed |
+| draining | released | given back, lost, or not confirmed within T |
+| fenced | standby | release sent in the background; watching again, under a new token only |
+| released | standby | who yielded competes again after 1 s |
+| starting, standby, candidate, released | stopped | told to stop and nothing is held |
+
+Rules that directed tests pin down: D counts from before the send of the confirmed attempt, after AGAIN from
+before the *first* send; a reply at or after D is discarded; every renewal attempt has a higher seq; STALE is
+no answer; a renewal passes the life of the last reply confirmed before D; the watch takes the greatest TTL.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+
+from narwhal.errors import InvariantViolation
+from narwhal.model.leadership import Phase, Remembered
+from narwhal.model.lease import Acquired, BadFloor, HeldBy, LeaseView, Lost, Reinstated, Renewed
+from narwhal.policy.candidacy import YIELDED_S, Candidacy, ElectionSettings
+from narwhal.policy.intents import (
+    Acquire,
+    Alarm,
+    Claim,
+    Effect,
+    Extended,
+    Fenced,
+    Granted,
+    Inputs,
+    Intent,
+    Peek,
+    Release,
+    Released,
+    Renew,
+    Reply,
+    Rest,
+    Stop,
+)
+from narwhal.policy.tenure import Tenure
+
+STALL_POLL_S = 0.1
+"""How often a due renewal looks whether the main loop ticks again."""
+
+HOLDING = frozenset({Phase.RESTORING, Phase.OWNER, Phase.SUSPECT})
+_MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.STARTING: frozenset({Phase.STANDBY, Phase.STOPPED}),
+    Phase.STANDBY: frozenset({Phase.CANDIDATE, Phase.STOPPED}),
+    Phase.CANDIDATE: frozenset({Phase.STANDBY, Phase.ACQUIRING, Phase.STOPPED}),
+    Phase.ACQUIRING: frozenset({Phase.RESTORING, Phase.STANDBY}),
+    Phase.RESTORING: frozenset({Phase.OWNER, Phase.FENCED, Phase.STANDBY, Phase.DRAINING}),
+    Phase.OWNER: frozenset({Phase.SUSPECT, Phase.FENCED, Phase.STANDBY, Phase.DRAINING}),
+    Phase.SUSPECT: frozenset({Phase.OWNER, Phase.FENCED, Phase.STANDBY, Phase.DRAINING}),
+    Phase.FENCED: frozenset({Phase.STANDBY}),
+    Phase.DRAINING: frozenset({Phase.RELEASED}),
+    Phase.RELEASED: frozenset({Phase.STANDBY, Phase.STOPPED}),
+    Phase.STOPPED: frozenset(),
+}
+
+
+class Election:
+    """The machine. Attributes are for reading only."""
+
+    def __init__(self, settings: ElectionSettings, remembered: Remembered, *, now: float) -> None:
+        self.timings = settings.timings
+        self.phase = Phase.STARTING
+        self.candidacy = Candidacy(settings, remembered, now=now)
+        self.tenure: Tenure | None = None
+        self._pending: Intent | None = None
+        self._called: Intent | None = None
+        self._stopping = False
+        self._dead: deque[str] = deque(maxlen=16)
+
+    def tick(self, now: float) -> tuple[Effect, ...]:
+        """Notes the passing of D. Call it before `next`."""
+        if self.tenure and self.phase in HOLDING and now >= self.tenure.deadline:
+            return self._fence("lease deadline passed")
+        return ()
+
+    def next(self, now: float, inputs: Inputs) -> Intent:
+        """The one thing to do. A store call stays pending until `answered`; its send is not before `now`."""
+        if self._pending is not None:
+            raise InvariantViolation(f"{self._pending} is unanswered")
+        intent = self._decide(now, inputs)
+        self._pending = None if isinstance(intent, Rest | Stop) else intent
+        return intent
+
+    def again(self, now: float) -> Intent | None:
+        """The next attempt of a call that got no answer; None: it is no longer wanted."""
+        tenure = self.tenure
+        if tenure is None:
+            return None
+        if tenure.ending is not None:
+            self._pending = tenure.ending
+        elif self.phase is Phase.ACQUIRING and not self._stopping:
+            tenure.sent = now
+            self._pending = tenure.call
+        elif self._renewable(now):
+            self._pending = tenure.renewal(now)
+        return self._pending
+
+    def gave_up(self, now: float) -> tuple[Effect, ...]:
+        """The attempts of an acquire, renewal or release are used up without an answer."""
+        if isinstance(self._called, Release):
+            return self._let_go(now, confirmed=False)
+        if self.tenure is not None and self.tenure.ending is None:
+            if self.phase is Phase.ACQUIRING:
+                self.tenure.end("unconfirmed")
+            self.tenure.renew_at = inf
+        return ()
+
+    def _decide(self, now: float, inputs: Inputs) -> Intent:
+        if self.tenure is not None:
+            return self.tenure.ending or self._hold(self.tenure, now=now, main_alive=inputs.main_alive)
+        if self.phase is Phase.FENCED or (self.phase is Phase.RELEASED and not self._stopping):
+            self._move(Phase.STANDBY)
+        if self._stopping:
+            self._move(Phase.STOPPED)
+            return Stop()
+        return self._stand_by(now, inputs)
+
+    def _stand_by(self, now: float, inputs: Inputs) -> Intent:
+        intent = self.candidacy.next(now, inputs)
+        if self.phase is Phase.STARTING:
+            return intent
+        if isinstance(intent, Acquire):
+            if intent.token in self._dead:
+                raise InvariantViolation("a token was handed in twice")
+            self._move(Phase.CANDIDATE)
+            self._move(Phase.ACQUIRING)
+            self.tenure = Tenure(intent, self.timings, now, now, self.candidacy.reclaim)
+            return intent
+        self._move(Phase.CANDIDATE if self.candidacy.queueing else Phase.STANDBY)
+        return intent
+
+    def _hold(self, tenure: Tenure, *, now: float, main_alive: bool) -> Intent:
+        if not self._renewable(now):
+            return Rest(inf)
+        if now < tenure.renew_at:
+            return Rest(min(tenure.renew_at, tenure.deadline))
+        if not main_alive:
+            return Rest(min(now + STALL_POLL_S, tenure.deadline))
+        return tenure.renewal(now)
+
+    def _renewable(self, now: float) -> bool:
+        held = self.phase in HOLDING or self.phase is Phase.DRAINING
+        return held and self.tenure is not None and now < self.tenure.deadline
+
+    # --- replies ---------------------------------------------------------------------------------
+
+    def answered(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
+        """The reply to the pending call, read at `now`; None: no answer (it may still happen later)."""
+        self._called, self._pending = self._pending, None
+        match self._called:
+            case Peek():
+                return self._peeked(reply, now)
+            case Claim():
+                self.candidacy.claimed(now)
+                return ()
+            case Acquire():
+                return self._acquired(reply, now)
+            case Renew():
+                return self._renewed(reply, now)
+            case Release():
+                return self._let_go(now, confirmed=True) if reply is not None else ()
+            case _:
+                raise InvariantViolation(f"answer {reply} without a call")
+
+    def _peeked(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
+        if not isinstance(reply, LeaseView):
+            self.candidacy.silent(now, starting=self.phase is Phase.STARTING)
+            return ()
+        self.candidacy.peeked(reply, now)
+        if self.phase is Phase.STARTING:
+            self._move(Phase.STANDBY)
+        return ()
+
+    def _acquired(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
+        tenure = self.tenure
+        if tenure is None or reply is None:
+            return ()
+        if not isinstance(reply, Acquired):
+            return self._refused(reply, now)
+        floor = tenure.call.floor
+        self.candidacy.learn(reply.epoch)
+        if reply.epoch <= floor:
+            tenure.end("epoch not above the floor")
+            return (Alarm(f"the store granted epoch {reply.epoch}, not above the floor {floor}"),)
+        tenure.grant(reply)
+        if now >= tenure.deadline or self._stopping:
+            tenure.end("stopped" if self._stopping else "confirmed too late")
+            return ()
+        self._move(Phase.RESTORING)
+        self.candidacy.confirmed()
+        return (Granted(tenure.token, tenure.epoch, tenure.deadline),)
+
+    def _refused(self, reply: Reply, now: float) -> tuple[Effect, ...]:
+        reclaims = self.tenure.reclaims if self.tenure else ""
+        self._forget()
+        self._move(Phase.STANDBY)
+        self.candidacy.learn(reply.epoch if isinstance(reply, HeldBy) else 0)
+        if isinstance(reply, BadFloor):
+            self.candidacy.begin(now, after_s=self.timings.ttl_s)
+            return (Alarm(f"the store refuses the epoch floor {self.candidacy.known}"),)
+        self.candidacy.begin(now, reclaim=reclaims)
+        return ()
+
+    def _renewed(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
+        tenure = self.tenure
+        if tenure is None or not (self.phase in HOLDING or self.phase is Phase.DRAINING):
+            return ()
+        if now >= tenure.deadline:
+            return self.tick(now)
+        if isinstance(reply, Lost):
+            self.candidacy.learn(reply.epoch)
+            return self._lost(reply, now)
+        if not isinstance(reply, Renewed | Reinstated):
+            if self.phase is Phase.OWNER:
+                self._move(Phase.SUSPECT)
+            return ()
+        tenure.extend(reply.life)
+        if self.phase is Phase.SUSPECT:
+            self._move(Phase.OWNER)
+        return (Extended(tenure.token, tenure.deadline, isinstance(reply, Reinstated)),)
+
+    def _lost(self, reply: Lost, now: float) -> tuple[Effect, ...]:
+        if self.phase is Phase.DRAINING:
+            return self._let_go(now, confirmed=True)
+        effects = self._fence(f"lease lost to {reply.owner or 'nobody'} at epoch {reply.epoch}")
+        return effects + self._let_go(now, confirmed=True)
+
+    def _fence(self, why: str) -> tuple[Effect, ...]:
+        if self.tenure is None:
+            return ()
+        self._move(Phase.FENCED)
+        self.tenure.end(why)
+        return (Fenced(self.tenure.token, why),)
+
+    def _let_go(self, now: float, *, confirmed: bool) -> tuple[Effect, ...]:
+        """The present token is done with: never again."""
+        token = self._forget()
+        if self.phase is Phase.ACQUIRING:
+            self._move(Phase.STANDBY)
+            self.candidacy.unconfirmed(now)
+        elif self.phase is Phase.DRAINING:
+            self._move(Phase.RELEASED)
+            self.candidacy.begin(now, after_s=YIELDED_S)
+            return (Released(token, confirmed),)
+        elif self.phase is Phase.FENCED:
+            self.candidacy.begin(now)
+        return ()
+
+    def _forget(self) -> str:
+        token, self.tenure = (self.tenure.token if self.tenure else ""), None
+        self._dead.append(token)
+        return token
+
+    def _holds(self, token: str) -> bool:
+        return self.tenure is not None and self.tenure.token == token and self.phase in HOLDING
+
+    def _move(self, to: Phase) -> None:
+        if to is self.phase:
+            return
+        if to not in _MOVES[self.phase]:
+            raise InvariantViolation(f"lease machine: {self.phase} may not become {to}")
+        self.phase = to
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def opened(self, token: str) -> None:
+        """The first fenced write of `token` is through; ignored if it is no longer ours."""
+        if self._holds(token) and self.phase is Phase.RESTORING:
+            self._move(Phase.OWNER)
+
+    def fence(self, token: str, why: str) -> tuple[Effect, ...]:
+        """Ends `token` at once: a script said LOST, an engine refused its epoch, restoring failed."""
+        return self._fence(why) if self._holds(token) else ()
+
+    def supersede(self, token: str, floor: int, *, now: float) -> tuple[Effect, ...]:
+        """The stored handoff has the higher epoch `floor`: acquire above it, with a new token."""
+        if not self._holds(token):
+            return ()
+        self.candidacy.learn(floor)
+        self._forget()
+        self._move(Phase.STANDBY)
+        self.candidacy.begin(now, reclaim=token)
+        return (Fenced(token, f"the stored handoff has epoch {floor}"),)
+
+    def drain(self, token: str) -> None:
+        """Admission is closed: go on renewing until told to release."""
+        if self._holds(token):
+            self._move(Phase.DRAINING)
+
+    def release(self, reason: str, *, successor: str = "", now: float) -> None:
+        """Gives a drained lease back; attempts go on for T at most."""
+        if self.phase is Phase.DRAINING and self.tenure is not None:
+            self.tenure.end(reason, successor=successor, until=now + self.timings.ttl_s)
+
+    def stop(self, *, now: float) -> None:
+        """Ends the machine; a lease that is still held is given back first."""
+        self._stopping = True
+        if self.phase in HOLDING:
+            self._move(Phase.DRAINING)
+            self.release("stopped", now=now)
+
+    def check_invariants(self) -> None:
+        """Raises InvariantViolation if the machine contradicts itself."""
+        if broken := [name for name, holds in _truths(self) if not holds]:
+            raise InvariantViolation(f"lease machine in {self.phase}: not true that {'; '.join(broken)}")
+
+
+def _truths(machine: Election) -> list[tuple[str, bool]]:
+    tenure, phase = machine.tenure, machine.phase
+    busy = phase in HOLDING or phase in {Phase.ACQUIRING, Phase.DRAINING}
+    truths = [
+        (
+            "a tenure exactly while something may be held",
+            (tenure is not None) == busy or phase is Phase.FENCED,
+        ),
+        ("only a candidate queues", not machine.candidacy.queueing or phase is Phase.CANDIDATE),
+    ]
+    if tenure is not None:
+        truths += [
+            ("D is at most T - M after the last send", tenure.deadline <= tenure.sent + tenure.term_s),
+            ("the floor covers the own epoch", tenure.epoch <= machine.candidacy.known),
+            ("a held lease has an epoch and a D", phase is Phase.ACQUIRING or tenure.epoch > 0),
+        ]
+    return truths

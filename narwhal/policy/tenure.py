@@ -1,0 +1,74 @@
+"""One token's life at its holder: sends, deadline D, renewals, and its end (cluster.md section 2). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from narwhal.model.lease import Acquired
+from narwhal.model.settings import LeaseTimings
+from narwhal.policy.intents import Acquire, Release, Renew
+
+LAST_ATTEMPT_S = 0.1
+"""No attempt starts later than this before D."""
+
+
+@dataclass(slots=True)
+class Tenure:
+    """From the first send of an acquire until the token is done with. Seconds are the router's clock.
+
+    `deadline` is D, 0 until granted. `reclaims`: the own older token whose record this one swaps, or "".
+    `sent`: before the send of the latest attempt; a reply is always that of the latest attempt.
+    """
+
+    call: Acquire
+    timings: LeaseTimings
+    first_sent: float
+    sent: float
+    reclaims: str = ""
+    epoch: int = 0
+    life: str = ""
+    seq: int = 0
+    deadline: float = 0.0
+    renew_at: float = inf
+    ending: Release | None = None
+    ending_until: float = -inf
+
+    @property
+    def token(self) -> str:
+        return self.call.token
+
+    @property
+    def term_s(self) -> float:
+        """T − M: what a confirmed attempt is worth, counted from before its send."""
+        return self.timings.ttl_s - self.timings.safety_margin_s
+
+    def grant(self, reply: Acquired) -> None:
+        """After AGAIN an earlier attempt was the one that took: D counts from the first send."""
+        self.epoch, self.life = reply.epoch, reply.life
+        self.deadline = (self.first_sent if reply.again else self.sent) + self.term_s
+        self.renew_at = self.sent + self.timings.renew_interval_s
+
+    def renewal(self, now: float) -> Renew:
+        """The next attempt: a seq never used before, whatever became of the last one."""
+        self.seq += 1
+        self.sent = now
+        self.renew_at = now + self.timings.renew_interval_s
+        return Renew(self.token, self.epoch, self.seq, self.life)
+
+    def extend(self, life: str) -> None:
+        self.deadline = max(self.deadline, self.sent + self.term_s)
+        self.life = life
+
+    def end(self, reason: str, *, successor: str = "", until: float = -inf) -> None:
+        """Release is what is left to do; attempts are repeated until `until`."""
+        self.ending = Release(self.token, reason, successor)
+        self.ending_until = until
+
+    @property
+    def retry_until(self) -> float:
+        """No attempt of the present call may start at or after this."""
+        if self.ending is not None:
+            return self.ending_until
+        granted_until = self.deadline if self.epoch else self.first_sent + self.term_s
+        return granted_until - LAST_ATTEMPT_S
