@@ -1,62 +1,34 @@
-"""Where a router stands in the cluster, as every reader of memory sees it (cluster.md section 5)."""
+"""What the lease keeper shows to the rest of the router, and what a router remembers from before."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Phase(StrEnum):
-    """States of the lease machine; `role` is what documents and people are shown."""
-
-    STARTING = "starting"
-    STANDBY = "standby"
-    CANDIDATE = "candidate"
-    ACQUIRING = "acquiring"
-    RESTORING = "restoring"
-    OWNER = "owner"
-    SUSPECT = "suspect"
-    FENCED = "fenced"
-    DRAINING = "draining"
-    RELEASED = "released"
-    STOPPED = "stopped"
-
-    @property
-    def role(self) -> str:
-        """`active`, `standby` or `fenced` (http-api.md section 3)."""
-        if self in {Phase.OWNER, Phase.SUSPECT, Phase.DRAINING}:
-            return "active"
-        return "fenced" if self is Phase.FENCED else "standby"
+from narwhal.model.control import OwnerRef, RouterState
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseStatus:
-    """The lease as this router last saw it; `epoch` and `holder` are its own while it holds it.
+class LeaseSight:
+    """The lease as last seen by this router, or its own. One value, swapped whole between threads.
 
-    `holder` is `<router-id>:<16 hex of sha256(token)>`, "" when nobody holds. `valid_until` is on
-    `Clock.now` (0.0 while not holding). `state` is the record's: held, released, vacant or "" (nothing
-    stored or never seen). `released_at`: when this router first saw the present version released (None:
-    it is not). `store_ok` is None before the first answer; `store_failures` counts unanswered calls.
+    `record` is held, released, vacant, or none (nothing stored or never seen). `epoch`, `holder` and
+    `owner` are the record's. `released_at` (on `Clock.now`): when the present version was first seen
+    released, None while it is not. `floor` and `ttl_ms_max` are what a checkpoint must keep.
     """
 
-    phase: Phase = Phase.STARTING
+    state: RouterState = RouterState.STARTING
+    record: str = "none"
     epoch: int = 0
     holder: str = ""
-    owner_id: str = ""
-    owner_url: str = ""
-    state: str = ""
+    owner: OwnerRef | None = None
     seq: int = 0
-    ttl_s: float = 0.0
-    valid_until: float = 0.0
+    ttl_s: float | None = None
     released_at: float | None = None
-    reason: str = ""
-    store_ok: bool | None = None
+    floor: int = 0
+    ttl_ms_max: int = 0
+    store_reachable: bool = False
     store_failures: int = 0
-    store_latency_s: float = 0.0
-
-    @property
-    def role(self) -> str:
-        return self.phase.role
+    store_latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Candidacy:
         self._nothing_since: float | None = None
         self._peek_at = now
         self._fresh = False
+        self._heard = False
         self._claim = False
         self.reclaim = ""
         """An own token whose record may be swapped at sight, because we have stopped using it."""
@@ -98,7 +99,7 @@ class Candidacy:
         if fresh and now >= turn_at and version is not None:
             self._turn, self.queueing = None, False
             return Acquire(inputs.token, version, self.watch.inc, self.known)
-        wake = min(self._peek_at, turn_at if turn_at > now else inf)
+        wake = min(self._peek_at, turn_at if self._heard else inf)
         return Peek() if now >= wake else Rest(wake)
 
     def _turn_at(self, now: float, inputs: Inputs) -> float:
@@ -135,7 +136,7 @@ class Candidacy:
 
     def peeked(self, view: LeaseView, now: float) -> None:
         """Takes a view received at `now`."""
-        self.view, self._fresh = view, True
+        self.view, self._fresh, self._heard = view, True, True
         self.learn(max(view.epoch, view.epoch_key))
         self.watch.see(view, now)
         self._peek_at = now + self.settings.timings.standby_probe_interval_s
@@ -159,7 +160,7 @@ class Candidacy:
 
     def silent(self, now: float, *, starting: bool) -> None:
         """A peek got no answer. At start the pause grows from 0.25 to 2 s, with jitter."""
-        self._fresh = self.queueing = False
+        self._fresh = self._heard = self.queueing = False
         self._turn = None
         self._peek_at = now + self.settings.timings.standby_probe_interval_s
         if starting:

@@ -34,7 +34,8 @@ from collections import deque
 from math import inf
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.leadership import Phase, Remembered
+from narwhal.model.control import RouterState
+from narwhal.model.leadership import Remembered
 from narwhal.model.lease import Acquired, BadFloor, HeldBy, LeaseView, Lost, Reinstated, Renewed
 from narwhal.policy.candidacy import YIELDED_S, Candidacy, ElectionSettings
 from narwhal.policy.intents import (
@@ -60,19 +61,25 @@ from narwhal.policy.tenure import Tenure
 STALL_POLL_S = 0.1
 """How often a due renewal looks whether the main loop ticks again."""
 
-HOLDING = frozenset({Phase.RESTORING, Phase.OWNER, Phase.SUSPECT})
-_MOVES: dict[Phase, frozenset[Phase]] = {
-    Phase.STARTING: frozenset({Phase.STANDBY, Phase.STOPPED}),
-    Phase.STANDBY: frozenset({Phase.CANDIDATE, Phase.STOPPED}),
-    Phase.CANDIDATE: frozenset({Phase.STANDBY, Phase.ACQUIRING, Phase.STOPPED}),
-    Phase.ACQUIRING: frozenset({Phase.RESTORING, Phase.STANDBY}),
-    Phase.RESTORING: frozenset({Phase.OWNER, Phase.FENCED, Phase.STANDBY, Phase.DRAINING}),
-    Phase.OWNER: frozenset({Phase.SUSPECT, Phase.FENCED, Phase.STANDBY, Phase.DRAINING}),
-    Phase.SUSPECT: frozenset({Phase.OWNER, Phase.FENCED, Phase.STANDBY, Phase.DRAINING}),
-    Phase.FENCED: frozenset({Phase.STANDBY}),
-    Phase.DRAINING: frozenset({Phase.RELEASED}),
-    Phase.RELEASED: frozenset({Phase.STANDBY, Phase.STOPPED}),
-    Phase.STOPPED: frozenset(),
+HOLDING = frozenset({RouterState.RESTORING, RouterState.OWNER, RouterState.SUSPECT})
+_MOVES: dict[RouterState, frozenset[RouterState]] = {
+    RouterState.STARTING: frozenset({RouterState.STANDBY, RouterState.STOPPED}),
+    RouterState.STANDBY: frozenset({RouterState.CANDIDATE, RouterState.STOPPED}),
+    RouterState.CANDIDATE: frozenset({RouterState.STANDBY, RouterState.ACQUIRING, RouterState.STOPPED}),
+    RouterState.ACQUIRING: frozenset({RouterState.RESTORING, RouterState.STANDBY}),
+    RouterState.RESTORING: frozenset(
+        {RouterState.OWNER, RouterState.FENCED, RouterState.STANDBY, RouterState.DRAINING}
+    ),
+    RouterState.OWNER: frozenset(
+        {RouterState.SUSPECT, RouterState.FENCED, RouterState.STANDBY, RouterState.DRAINING}
+    ),
+    RouterState.SUSPECT: frozenset(
+        {RouterState.OWNER, RouterState.FENCED, RouterState.STANDBY, RouterState.DRAINING}
+    ),
+    RouterState.FENCED: frozenset({RouterState.STANDBY}),
+    RouterState.DRAINING: frozenset({RouterState.RELEASED}),
+    RouterState.RELEASED: frozenset({RouterState.STANDBY, RouterState.STOPPED}),
+    RouterState.STOPPED: frozenset(),
 }
 
 
@@ -81,7 +88,7 @@ class Election:
 
     def __init__(self, settings: ElectionSettings, remembered: Remembered, *, now: float) -> None:
         self.timings = settings.timings
-        self.phase = Phase.STARTING
+        self.phase = RouterState.STARTING
         self.candidacy = Candidacy(settings, remembered, now=now)
         self.tenure: Tenure | None = None
         self._pending: Intent | None = None
@@ -103,17 +110,17 @@ class Election:
         self._pending = None if isinstance(intent, Rest | Stop) else intent
         return intent
 
-    def again(self, now: float) -> Intent | None:
-        """The next attempt of a call that got no answer; None: it is no longer wanted."""
+    def again(self, now: float, *, main_alive: bool) -> Intent | None:
+        """The next attempt of a call that got no answer; None: it is not wanted (now)."""
         tenure = self.tenure
         if tenure is None:
             return None
         if tenure.ending is not None:
             self._pending = tenure.ending
-        elif self.phase is Phase.ACQUIRING and not self._stopping:
+        elif self.phase is RouterState.ACQUIRING and not self._stopping:
             tenure.sent = now
             self._pending = tenure.call
-        elif self._renewable(now):
+        elif main_alive and self._renewable(now):
             self._pending = tenure.renewal(now)
         return self._pending
 
@@ -121,39 +128,37 @@ class Election:
         """The attempts of an acquire, renewal or release are used up without an answer."""
         if isinstance(self._called, Release):
             return self._let_go(now, confirmed=False)
-        if self.tenure is not None and self.tenure.ending is None:
-            if self.phase is Phase.ACQUIRING:
-                self.tenure.end("unconfirmed")
-            self.tenure.renew_at = inf
+        if self.tenure is not None and self.tenure.ending is None and self.phase is RouterState.ACQUIRING:
+            self.tenure.end("unconfirmed")
         return ()
 
     def _decide(self, now: float, inputs: Inputs) -> Intent:
         if self.tenure is not None:
             return self.tenure.ending or self._hold(self.tenure, now=now, main_alive=inputs.main_alive)
-        if self.phase is Phase.FENCED or (self.phase is Phase.RELEASED and not self._stopping):
-            self._move(Phase.STANDBY)
+        if self.phase is RouterState.FENCED or (self.phase is RouterState.RELEASED and not self._stopping):
+            self._move(RouterState.STANDBY)
         if self._stopping:
-            self._move(Phase.STOPPED)
+            self._move(RouterState.STOPPED)
             return Stop()
         return self._stand_by(now, inputs)
 
     def _stand_by(self, now: float, inputs: Inputs) -> Intent:
         intent = self.candidacy.next(now, inputs)
-        if self.phase is Phase.STARTING:
+        if self.phase is RouterState.STARTING:
             return intent
         if isinstance(intent, Acquire):
             if intent.token in self._dead:
                 raise InvariantViolation("a token was handed in twice")
-            self._move(Phase.CANDIDATE)
-            self._move(Phase.ACQUIRING)
+            self._move(RouterState.CANDIDATE)
+            self._move(RouterState.ACQUIRING)
             self.tenure = Tenure(intent, self.timings, now, now, self.candidacy.reclaim)
             return intent
-        self._move(Phase.CANDIDATE if self.candidacy.queueing else Phase.STANDBY)
+        self._move(RouterState.CANDIDATE if self.candidacy.queueing else RouterState.STANDBY)
         return intent
 
     def _hold(self, tenure: Tenure, *, now: float, main_alive: bool) -> Intent:
-        if not self._renewable(now):
-            return Rest(inf)
+        if now >= tenure.retry_until:
+            return Rest(tenure.deadline if now < tenure.deadline else inf)
         if now < tenure.renew_at:
             return Rest(min(tenure.renew_at, tenure.deadline))
         if not main_alive:
@@ -161,8 +166,8 @@ class Election:
         return tenure.renewal(now)
 
     def _renewable(self, now: float) -> bool:
-        held = self.phase in HOLDING or self.phase is Phase.DRAINING
-        return held and self.tenure is not None and now < self.tenure.deadline
+        held = self.phase in HOLDING or self.phase is RouterState.DRAINING
+        return held and self.tenure is not None and now < self.tenure.retry_until
 
     # --- replies ---------------------------------------------------------------------------------
 
@@ -186,11 +191,11 @@ class Election:
 
     def _peeked(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
         if not isinstance(reply, LeaseView):
-            self.candidacy.silent(now, starting=self.phase is Phase.STARTING)
+            self.candidacy.silent(now, starting=self.phase is RouterState.STARTING)
             return ()
         self.candidacy.peeked(reply, now)
-        if self.phase is Phase.STARTING:
-            self._move(Phase.STANDBY)
+        if self.phase is RouterState.STARTING:
+            self._move(RouterState.STANDBY)
         return ()
 
     def _acquired(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
@@ -208,14 +213,14 @@ class Election:
         if now >= tenure.deadline or self._stopping:
             tenure.end("stopped" if self._stopping else "confirmed too late")
             return ()
-        self._move(Phase.RESTORING)
+        self._move(RouterState.RESTORING)
         self.candidacy.confirmed()
         return (Granted(tenure.token, tenure.epoch, tenure.deadline),)
 
     def _refused(self, reply: Reply, now: float) -> tuple[Effect, ...]:
         reclaims = self.tenure.reclaims if self.tenure else ""
         self._forget()
-        self._move(Phase.STANDBY)
+        self._move(RouterState.STANDBY)
         self.candidacy.learn(reply.epoch if isinstance(reply, HeldBy) else 0)
         if isinstance(reply, BadFloor):
             self.candidacy.begin(now, after_s=self.timings.ttl_s)
@@ -225,7 +230,7 @@ class Election:
 
     def _renewed(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
         tenure = self.tenure
-        if tenure is None or not (self.phase in HOLDING or self.phase is Phase.DRAINING):
+        if tenure is None or not (self.phase in HOLDING or self.phase is RouterState.DRAINING):
             return ()
         if now >= tenure.deadline:
             return self.tick(now)
@@ -233,16 +238,16 @@ class Election:
             self.candidacy.learn(reply.epoch)
             return self._lost(reply, now)
         if not isinstance(reply, Renewed | Reinstated):
-            if self.phase is Phase.OWNER:
-                self._move(Phase.SUSPECT)
+            if self.phase is RouterState.OWNER:
+                self._move(RouterState.SUSPECT)
             return ()
         tenure.extend(reply.life)
-        if self.phase is Phase.SUSPECT:
-            self._move(Phase.OWNER)
+        if self.phase is RouterState.SUSPECT:
+            self._move(RouterState.OWNER)
         return (Extended(tenure.token, tenure.deadline, isinstance(reply, Reinstated)),)
 
     def _lost(self, reply: Lost, now: float) -> tuple[Effect, ...]:
-        if self.phase is Phase.DRAINING:
+        if self.phase is RouterState.DRAINING:
             return self._let_go(now, confirmed=True)
         effects = self._fence(f"lease lost to {reply.owner or 'nobody'} at epoch {reply.epoch}")
         return effects + self._let_go(now, confirmed=True)
@@ -250,21 +255,21 @@ class Election:
     def _fence(self, why: str) -> tuple[Effect, ...]:
         if self.tenure is None:
             return ()
-        self._move(Phase.FENCED)
+        self._move(RouterState.FENCED)
         self.tenure.end(why)
         return (Fenced(self.tenure.token, why),)
 
     def _let_go(self, now: float, *, confirmed: bool) -> tuple[Effect, ...]:
         """The present token is done with: never again."""
         token = self._forget()
-        if self.phase is Phase.ACQUIRING:
-            self._move(Phase.STANDBY)
+        if self.phase is RouterState.ACQUIRING:
+            self._move(RouterState.STANDBY)
             self.candidacy.unconfirmed(now)
-        elif self.phase is Phase.DRAINING:
-            self._move(Phase.RELEASED)
+        elif self.phase is RouterState.DRAINING:
+            self._move(RouterState.RELEASED)
             self.candidacy.begin(now, after_s=YIELDED_S)
             return (Released(token, confirmed),)
-        elif self.phase is Phase.FENCED:
+        elif self.phase is RouterState.FENCED:
             self.candidacy.begin(now)
         return ()
 
@@ -276,7 +281,7 @@ class Election:
     def _holds(self, token: str) -> bool:
         return self.tenure is not None and self.tenure.token == token and self.phase in HOLDING
 
-    def _move(self, to: Phase) -> None:
+    def _move(self, to: RouterState) -> None:
         if to is self.phase:
             return
         if to not in _MOVES[self.phase]:
@@ -287,8 +292,8 @@ class Election:
 
     def opened(self, token: str) -> None:
         """The first fenced write of `token` is through; ignored if it is no longer ours."""
-        if self._holds(token) and self.phase is Phase.RESTORING:
-            self._move(Phase.OWNER)
+        if self._holds(token) and self.phase is RouterState.RESTORING:
+            self._move(RouterState.OWNER)
 
     def fence(self, token: str, why: str) -> tuple[Effect, ...]:
         """Ends `token` at once: a script said LOST, an engine refused its epoch, restoring failed."""
@@ -300,25 +305,25 @@ class Election:
             return ()
         self.candidacy.learn(floor)
         self._forget()
-        self._move(Phase.STANDBY)
+        self._move(RouterState.STANDBY)
         self.candidacy.begin(now, reclaim=token)
         return (Fenced(token, f"the stored handoff has epoch {floor}"),)
 
     def drain(self, token: str) -> None:
         """Admission is closed: go on renewing until told to release."""
         if self._holds(token):
-            self._move(Phase.DRAINING)
+            self._move(RouterState.DRAINING)
 
     def release(self, reason: str, *, successor: str = "", now: float) -> None:
         """Gives a drained lease back; attempts go on for T at most."""
-        if self.phase is Phase.DRAINING and self.tenure is not None:
+        if self.phase is RouterState.DRAINING and self.tenure is not None:
             self.tenure.end(reason, successor=successor, until=now + self.timings.ttl_s)
 
     def stop(self, *, now: float) -> None:
         """Ends the machine; a lease that is still held is given back first."""
         self._stopping = True
         if self.phase in HOLDING:
-            self._move(Phase.DRAINING)
+            self._move(RouterState.DRAINING)
             self.release("stopped", now=now)
 
     def check_invariants(self) -> None:
@@ -329,18 +334,18 @@ class Election:
 
 def _truths(machine: Election) -> list[tuple[str, bool]]:
     tenure, phase = machine.tenure, machine.phase
-    busy = phase in HOLDING or phase in {Phase.ACQUIRING, Phase.DRAINING}
+    busy = phase in HOLDING or phase in {RouterState.ACQUIRING, RouterState.DRAINING}
     truths = [
         (
             "a tenure exactly while something may be held",
-            (tenure is not None) == busy or phase is Phase.FENCED,
+            (tenure is not None) == busy or phase is RouterState.FENCED,
         ),
-        ("only a candidate queues", not machine.candidacy.queueing or phase is Phase.CANDIDATE),
+        ("only a candidate queues", not machine.candidacy.queueing or phase is RouterState.CANDIDATE),
     ]
     if tenure is not None:
         truths += [
             ("D is at most T - M after the last send", tenure.deadline <= tenure.sent + tenure.term_s),
             ("the floor covers the own epoch", tenure.epoch <= machine.candidacy.known),
-            ("a held lease has an epoch and a D", phase is Phase.ACQUIRING or tenure.epoch > 0),
+            ("a held lease has an epoch and a D", phase is RouterState.ACQUIRING or tenure.epoch > 0),
         ]
     return truths

@@ -1,0 +1,220 @@
+"""The control gate: the one object that the keeper thread and the main thread share.
+
+Readers compare the clock with D in an immutable value, so a read needs no lock; every change is one step
+under the lock. *Fenced* is final for a token: from then on nothing extends or opens it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import threading
+from dataclasses import dataclass, replace
+
+from narwhal.clock import Clock
+from narwhal.model.control import RouterRole, RouterState, role_of
+from narwhal.model.leadership import LeaseSight
+
+HANDOVER_HOLD_S = 0.5
+"""How long new requests wait at a handover until it is decided who owns."""
+
+STANDBY = "standby"
+STORE_UNAVAILABLE = "lease store unavailable"
+SHUTTING_DOWN = "shutting down"
+RAN_OUT = "the lease ran out on this router's clock"
+
+
+def holder_of(router_id: str, token: str) -> str:
+    """`<router-id>:<first 16 hex of the token's sha256>`: tells ownerships apart, never shows the token."""
+    return f"{router_id}:{hashlib.sha256(token.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grip:
+    """This router's hold on the lease. `valid_until` is D. `confirmations` counts replies before D."""
+
+    token: str
+    epoch: int
+    holder: str
+    valid_until: float
+    admitting: bool = False
+    fenced_why: str = ""
+    confirmations: int = 1
+
+
+class LeasedGate:
+    """ControlGate over a lease. `grant`, `extend` and `alive` are the keeper's, the rest the main loop's;
+    `fence` is anybody's."""
+
+    def __init__(self, clock: Clock, router_id: str) -> None:
+        self._clock = clock
+        self._router_id = router_id
+        self._lock = threading.Lock()
+        self._grip: Grip | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.sight = LeaseSight()
+        """Swapped whole by the keeper."""
+        self.shutting_down = False
+        self.yielded_at: float | None = None
+
+    # --- keeper thread ---------------------------------------------------------------------------
+
+    def grant(self, token: str, epoch: int, *, valid_until: float) -> None:
+        with self._lock:
+            self._grip = Grip(token, epoch, holder_of(self._router_id, token), valid_until)
+
+    def extend(self, token: str, valid_until: float) -> bool:
+        """Moves D, or refuses: fenced, another token's, or the present D has passed by now."""
+        with self._lock:
+            grip = self._grip
+            if (
+                grip is None
+                or grip.token != token
+                or grip.fenced_why
+                or self._clock.now() >= grip.valid_until
+            ):
+                return False
+            later = max(grip.valid_until, valid_until)
+            self._grip = replace(grip, valid_until=later, confirmations=grip.confirmations + 1)
+            return True
+
+    def alive(self, token: str) -> bool:
+        """False once the token was fenced here: nothing more may be sent under it."""
+        grip = self._grip
+        return grip is not None and grip.token == token and not grip.fenced_why
+
+    # --- any thread ------------------------------------------------------------------------------
+
+    def fence(self, token: str, why: str) -> bool:
+        """Ends the token for good; False if it was ended already or is not the present one."""
+        with self._lock:
+            grip = self._grip
+            if grip is None or grip.token != token or grip.fenced_why:
+                return False
+            self._grip = replace(grip, admitting=False, fenced_why=why)
+            return True
+
+    # --- main loop -------------------------------------------------------------------------------
+
+    def open(self, token: str) -> bool:
+        """Admission may begin: the first fenced write is through. False: too late."""
+        with self._lock:
+            grip = self._grip
+            late = grip is None or grip.token != token or grip.fenced_why
+            if grip is None or late or self._clock.now() >= grip.valid_until:
+                return False
+            self._grip = replace(grip, admitting=True)
+        self.yielded_at = None
+        self.changed()
+        return True
+
+    def close(self) -> str:
+        """Ends admission and keeps the lease: the first step of a yield. The token, "" if there is none."""
+        with self._lock:
+            grip = self._grip
+            if grip is None or grip.fenced_why:
+                return ""
+            self._grip = replace(grip, admitting=False)
+            self.yielded_at = self._clock.now()
+            return grip.token
+
+    def changed(self) -> None:
+        """The sight or the grip changed: whoever waits for a decision looks again. Main loop only."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    @property
+    def grip(self) -> Grip | None:
+        return self._grip
+
+    # --- the port --------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        grip = self._grip
+        return grip.epoch if grip and not grip.fenced_why else self.sight.epoch
+
+    @property
+    def holder(self) -> str:
+        grip = self._grip
+        return grip.holder if grip and not grip.fenced_why else self.sight.holder
+
+    def may_admit(self, now: float) -> bool:
+        grip = self._grip
+        return grip is not None and grip.admitting and now < grip.valid_until
+
+    def refusal(self, now: float) -> str:
+        if self.may_admit(now):
+            return ""
+        if self.shutting_down:
+            return SHUTTING_DOWN
+        if why := self.fenced_why(now):
+            return f"fenced: {why}"
+        if not self.sight.store_reachable:
+            return STORE_UNAVAILABLE
+        return STANDBY
+
+    def fenced_why(self, now: float) -> str:
+        """Why this router is fenced at this instant, "" if it is not."""
+        grip = self._grip
+        if grip is None or role_of(self.state(now)) is not RouterRole.FENCED:
+            return ""
+        return grip.fenced_why or RAN_OUT
+
+    def state(self, now: float) -> RouterState:
+        """The keeper's state, corrected by what the gate knows sooner: fenced, or D has passed."""
+        grip, state = self._grip, self.sight.state
+        holding = state in {RouterState.RESTORING, RouterState.OWNER, RouterState.SUSPECT}
+        if grip is not None and holding and (grip.fenced_why or now >= grip.valid_until):
+            return RouterState.FENCED
+        return state
+
+    async def decided(self, timeout_s: float) -> None:
+        now = self._clock.now()
+        until = now + timeout_s
+        while self._undecided(now) and now < until:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.add(waiter)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(until - now):
+                    await waiter
+            self._waiters.discard(waiter)
+            now = self._clock.now()
+
+    def _undecided(self, now: float) -> bool:
+        """A handover is on, began at most 500 ms ago, and nobody is known to own."""
+        if self.may_admit(now):
+            return False
+        began = self.yielded_at if self.yielded_at is not None else self.sight.released_at
+        if began is None or now - began >= HANDOVER_HOLD_S:
+            return False
+        grip = self._grip
+        own = grip is not None and grip.epoch == self.sight.epoch
+        return self.sight.record != "held" or own or self.sight.state is RouterState.RESTORING
+
+
+class LocalGate:
+    """ControlGate without a shared store: epoch 0, holder "", in control until shutdown."""
+
+    def __init__(self) -> None:
+        self.shutting_down = False
+
+    @property
+    def epoch(self) -> int:
+        return 0
+
+    @property
+    def holder(self) -> str:
+        return ""
+
+    def may_admit(self, now: float) -> bool:
+        return not self.shutting_down
+
+    def refusal(self, now: float) -> str:
+        return SHUTTING_DOWN if self.shutting_down else ""
+
+    async def decided(self, timeout_s: float) -> None:
+        """Nothing is ever open here."""

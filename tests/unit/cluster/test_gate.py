@@ -1,0 +1,175 @@
+"""The control gate: who may admit, by the clock at that instant."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from narwhal.cluster.gate import LeasedGate, LocalGate, holder_of
+from narwhal.model.control import RouterState
+from narwhal.model.leadership import LeaseSight
+
+
+class HandClock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def gate(clock: HandClock) -> LeasedGate:
+    gate = LeasedGate(clock, "r0")
+    gate.sight = LeaseSight(store_reachable=True)
+    return gate
+
+
+def opened(gate: LeasedGate) -> None:
+    gate.grant("t", 7, valid_until=4.0)
+    gate.sight = replace(gate.sight, state=RouterState.OWNER, record="held", epoch=7)
+    assert gate.open("t")
+
+
+def test_admits_from_opening_until_the_deadline_by_the_clock(gate: LeasedGate) -> None:
+    gate.grant("t", 7, valid_until=4.0)
+    assert not gate.may_admit(0.0)
+    assert gate.open("t")
+    assert gate.may_admit(3.999)
+    assert not gate.may_admit(4.0)
+
+
+def test_epoch_and_holder_are_the_own_ones_while_held(gate: LeasedGate) -> None:
+    gate.sight = replace(gate.sight, epoch=5, holder="r9:x")
+    assert (gate.epoch, gate.holder) == (5, "r9:x")
+    gate.grant("t", 7, valid_until=4.0)
+    assert (gate.epoch, gate.holder) == (7, holder_of("r0", "t"))
+    assert "t" not in gate.holder.split(":")[1] or len(gate.holder.split(":")[1]) == 16
+    gate.fence("t", "why")
+    assert (gate.epoch, gate.holder) == (5, "r9:x")
+
+
+def test_extending_moves_the_deadline_and_never_back(gate: LeasedGate) -> None:
+    opened(gate)
+    assert gate.extend("t", 6.0)
+    assert gate.extend("t", 5.0)
+    assert gate.may_admit(5.9)
+
+
+def test_fenced_is_final(gate: LeasedGate) -> None:
+    opened(gate)
+    assert gate.alive("t")
+    assert gate.fence("t", "an engine refused the epoch")
+    assert not gate.fence("t", "again")
+    assert not gate.alive("t")
+    assert not gate.extend("t", 9.0)
+    assert not gate.open("t")
+    assert not gate.may_admit(0.0)
+    assert gate.refusal(0.0) == "fenced: an engine refused the epoch"
+
+
+def test_another_token_is_not_this_one(gate: LeasedGate) -> None:
+    opened(gate)
+    assert not gate.extend("u", 9.0)
+    assert not gate.fence("u", "why")
+    assert not gate.open("u")
+    assert gate.may_admit(0.0)
+
+
+def test_a_deadline_that_has_passed_is_not_extended(gate: LeasedGate, clock: HandClock) -> None:
+    opened(gate)
+    clock.at = 4.0
+    assert not gate.extend("t", 9.0)
+    assert not gate.open("t")
+    assert gate.refusal(4.0) == "fenced: the lease ran out on this router's clock"
+
+
+@pytest.mark.parametrize(
+    ("reachable", "shutting", "reason"),
+    [(True, False, "standby"), (False, False, "lease store unavailable"), (False, True, "shutting down")],
+)
+def test_refusals_of_a_standby(gate: LeasedGate, reachable: bool, shutting: bool, reason: str) -> None:
+    gate.sight = replace(gate.sight, state=RouterState.STANDBY, store_reachable=reachable)
+    gate.shutting_down = shutting
+    assert gate.refusal(0.0) == reason
+
+
+def test_closing_keeps_the_lease_and_ends_admission(gate: LeasedGate) -> None:
+    opened(gate)
+    assert gate.close() == "t"
+    assert not gate.may_admit(0.0)
+    assert gate.extend("t", 6.0)
+
+
+def test_closing_without_a_lease_names_no_token(gate: LeasedGate) -> None:
+    assert gate.close() == ""
+    gate.grant("t", 7, valid_until=4.0)
+    gate.fence("t", "why")
+    assert gate.close() == ""
+
+
+def test_nothing_is_undecided_while_an_owner_lives(gate: LeasedGate) -> None:
+    gate.sight = replace(gate.sight, record="held", epoch=3)
+    asyncio.run(asyncio.wait_for(gate.decided(30.0), 5))
+
+
+def test_a_released_lease_holds_requests_until_it_is_opened_here(gate: LeasedGate) -> None:
+    async def scene() -> bool:
+        gate.sight = replace(gate.sight, record="released", released_at=0.0)
+        waiting = asyncio.create_task(gate.decided(30.0))
+        await asyncio.sleep(0)
+        gate.grant("t", 7, valid_until=4.0)
+        gate.sight = replace(gate.sight, state=RouterState.RESTORING, record="held", epoch=7)
+        gate.changed()
+        await asyncio.sleep(0)
+        undecided = not waiting.done()
+        gate.open("t")
+        await asyncio.wait_for(waiting, 5)
+        return undecided and gate.may_admit(0.0)
+
+    assert asyncio.run(scene())
+
+
+def test_a_yielding_router_holds_requests_until_another_owns(gate: LeasedGate) -> None:
+    async def scene() -> bool:
+        opened(gate)
+        gate.close()
+        waiting = asyncio.create_task(gate.decided(30.0))
+        await asyncio.sleep(0)
+        undecided = not waiting.done()
+        gate.sight = replace(gate.sight, state=RouterState.STANDBY, record="held", epoch=8)
+        gate.changed()
+        await asyncio.wait_for(waiting, 5)
+        return undecided and not gate.may_admit(0.0)
+
+    assert asyncio.run(scene())
+
+
+def test_the_hold_ends_500_ms_after_the_sight_of_the_release(gate: LeasedGate, clock: HandClock) -> None:
+    gate.sight = replace(gate.sight, record="released", released_at=0.0)
+    clock.at = 0.5
+    asyncio.run(asyncio.wait_for(gate.decided(30.0), 5))
+
+
+def test_local_control_admits_until_shutdown() -> None:
+    gate = LocalGate()
+    assert (gate.epoch, gate.holder, gate.refusal(0.0)) == (0, "", "")
+    assert gate.may_admit(1e9)
+    gate.shutting_down = True
+    assert not gate.may_admit(0.0)
+    assert gate.refusal(0.0) == "shutting down"
