@@ -72,7 +72,7 @@ class HandoffLedger:
     def held(self) -> tuple[Held, ...]:
         return tuple(self._held.values())
 
-    def hold(self, request_id: str, blocks: tuple[int, ...], now: float) -> Held:
+    def hold(self, request_id: str, blocks: tuple[int, ...], *, now: float) -> Held:
         entry = Held(request_id, blocks, now, now + self._lease_s)
         self._held[request_id] = entry
         return entry

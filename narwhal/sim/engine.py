@@ -47,7 +47,7 @@ class SimEngine:
     side channel and `/sim/*` on it stay open, as they are how a refusing engine is told to come back.
     """
 
-    def __init__(self, settings: SimSettings, wheel: Wheel, find: Find) -> None:
+    def __init__(self, settings: SimSettings, wheel: Wheel, *, find: Find) -> None:
         self.settings = settings
         self.wheel = wheel
         self.stats = Stats(settings.recorded_requests)
@@ -198,6 +198,9 @@ class SimEngine:
             self._kv_tokens += generation.request.prompt.count
             self._start(generation)
 
+    def prompt_blocks(self, generation: Generation) -> tuple[int, ...]:
+        return generation.blocks[: self._pool.needed(generation.request.prompt.count)]
+
     def retire(self, generation: Generation, *, hold: bool) -> None:
         """A generation is over: free its seat, and its blocks unless they are held for a consumer."""
         if generation in self._running:
@@ -213,9 +216,9 @@ class SimEngine:
 
     def _hold(self, generation: Generation) -> None:
         """Keep the prompt's blocks for the consumer, free those of the answer."""
-        kept = self._pool.needed(generation.request.prompt.count)
-        self._pool.release(generation.blocks[kept:])
-        held = self._ledger.hold(generation.request_id, generation.blocks[:kept], self.wheel.now())
+        kept = self.prompt_blocks(generation)
+        self._pool.release(generation.blocks[len(kept) :])
+        held = self._ledger.hold(generation.request_id, kept, now=self.wheel.now())
         if self._expiry.slot < 0:
             self.wheel.add(self._expiry, held.expires_at)
 
@@ -234,7 +237,7 @@ class SimEngine:
         if kv is None or len(kv.blocks) < self._pool.needed(request.prompt.count):
             self.die()
             return
-        self._peers.pull(kv, request.prompt.seed, lambda pull: self._pulled(generation, pull))
+        self._peers.pull(kv, request.prompt.seed, done=lambda pull: self._pulled(generation, pull))
 
     def _compute(self, generation: Generation) -> None:
         """Prefill here. A cached prompt costs nothing, but a prefill leg always pays its flat delay."""
@@ -286,5 +289,5 @@ class SimEngine:
 
     def free_refused(self, request_kv: RemoteKv) -> None:
         """A decode that was refused as too long tells the producer too, a little later."""
-        later = Later(lambda: self._peers.pull(request_kv, 0, lambda pull: None))
+        later = Later(lambda: self._peers.pull(request_kv, 0, done=lambda pull: None))
         self.wheel.add(later, self.wheel.now() + _REFUSED_FREES_S)

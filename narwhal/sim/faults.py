@@ -145,12 +145,11 @@ def parse_fault(order: Any) -> Fault:
     for key in given:
         if key not in kind.params:
             raise FaultError(f"{name}.{key}: {_unknown(key, kind.params)}")
-    params = {key: _value(f"{name}.{key}", given, key, param) for key, param in kind.params.items()}
+    params = {key: _value(f"{name}.{key}", given.get(key), param=param) for key, param in kind.params.items()}
     return Fault(str(name), str(leg), count, params)
 
 
-def _value(where: str, given: Mapping[str, Any], key: str, param: Param) -> Any:
-    value = given.get(key)
+def _value(where: str, value: Any, *, param: Param) -> Any:
     if value is None:
         if param.required:
             raise FaultError(f"{where}: is required")

@@ -47,7 +47,7 @@ class Frames:
             b'"logprobs":null,"finish_reason":null}],"prompt_token_ids":%b}' % self._prompt_ids()
         )
 
-    def token(self, piece: Piece, position: int, ending: Ending | None) -> bytes:
+    def token(self, piece: Piece, position: int, *, ending: Ending | None) -> bytes:
         """The event of one token; `ending` on the last one."""
         request = self._request
         ids = b"[%d]" % piece.id if request.return_token_ids else b"null"
@@ -70,7 +70,7 @@ class Frames:
     def cut(self, position: int) -> bytes:
         """The event that ends a stream without a token of its own (an aborted request)."""
         nothing = Piece(0, "", b"{}" if self._request.chat else b'""')
-        event = self.token(nothing, position, Ending("abort"))
+        event = self.token(nothing, position, ending=Ending("abort"))
         return (
             event.replace(b'"token_ids":[0]', b'"token_ids":[]') if self._request.return_token_ids else event
         )
@@ -93,7 +93,7 @@ def usage_document(prompt_tokens: int, tokens: int) -> dict[str, Any]:
 
 
 def whole_answer(
-    request: GenerateRequest, pieces: Sequence[Piece], ending: Ending, *, id: str, head: Mapping[str, Any]
+    request: GenerateRequest, pieces: Sequence[Piece], *, ending: Ending, id: str, head: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The non-streaming answer; `head` has created and model, and may have kv_transfer_params."""
     choice: dict[str, Any] = {"index": 0}

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
 from narwhal.sim.faults import Fault
-from narwhal.sim.frames import DONE, Ending, Frames, line_ends, over_several_lines, whole_answer
+from narwhal.sim.frames import Ending, Frames, whole_answer
 from narwhal.sim.handoff import Side, descriptor, spoil
 from narwhal.sim.http import Exchange
 from narwhal.sim.request import GenerateRequest, error_document
 from narwhal.sim.settings import SimSettings
 from narwhal.sim.speech import Piece, Speech
 from narwhal.sim.stats import Stats
+from narwhal.sim.stream import EventStream
 from narwhal.sim.wheel import Timed, Wheel
 
 _PAUSE_S = 0.005
@@ -40,6 +40,9 @@ class Host(Protocol):
 
     def interval_s(self) -> float: ...
 
+    def prompt_blocks(self, generation: Generation) -> tuple[int, ...]:
+        """The part of its blocks that holds the prompt."""
+
     def retire(self, generation: Generation, *, hold: bool) -> None:
         """It is over: free its seat, and its blocks unless they are held for a consumer."""
 
@@ -49,13 +52,12 @@ class Generation(Timed):
 
     __slots__ = (
         "_due",
-        "_frame",
-        "_frames",
         "_host",
         "_id",
         "_pieces",
         "_speech",
         "_stalled",
+        "_stream",
         "blocks",
         "created",
         "exchange",
@@ -66,18 +68,16 @@ class Generation(Timed):
         "request_id",
     )  # fmt: skip
 
-    def __init__(
-        self, host: Host, exchange: Exchange, request: GenerateRequest, faults: Mapping[str, Fault]
-    ) -> None:
+    def __init__(self, host: Host, exchange: Exchange, *, request: GenerateRequest) -> None:
         super().__init__()
-        self.exchange, self.request, self.faults = exchange, request, faults
+        self.exchange, self.request, self.faults = exchange, request, exchange.faults
         rid = exchange.request.headers.get("x-request-id") or secrets.token_hex(16)
         self._host = host
         self._id = f"chatcmpl-{rid}" if request.chat else f"cmpl-{rid}"
         self.request_id = f"{self._id}{'' if request.chat else '-0'}-{secrets.token_hex(4)}"
         self.created = int(time.time())
-        self._frames = Frames(request, id=self._id, model=host.settings.model, created=self.created)
-        self._frame = _framing(faults)
+        frames = Frames(request, id=self._id, model=host.settings.model, created=self.created)
+        self._stream = EventStream(exchange, frames, chat=request.chat)
         self._speech = self.speech(request.prompt.seed)
         self._pieces: list[Piece] = []
         self._due = 0.0
@@ -89,7 +89,7 @@ class Generation(Timed):
     def speech(self, seed: int) -> Speech:
         """What will be said if the KV blocks hold the prompt of this seed."""
         natural = self._host.settings.natural_length
-        return Speech(self.request, seed, natural, call_id=secrets.token_hex(16))
+        return Speech(self.request, seed, natural_length=natural)
 
     @property
     def tokens_at_most(self) -> int:
@@ -128,7 +128,7 @@ class Generation(Timed):
         self.produced = position + 1
         ending = self._ending(piece)
         if self.request.stream:
-            self._say(piece, position, ending)
+            self._stream.say(piece, position, ending=ending)
         else:
             self._pieces.append(piece)
         host.stats.frames += 1
@@ -149,9 +149,7 @@ class Generation(Timed):
             return
         self._host.stats.failed += 1
         if self.request.stream:
-            self._open()
-            self._send(self._frames.cut(self.produced))
-            self._end_stream()
+            self._stream.cut(self.produced)
             self._leave(hold=False)
         else:
             self._answer(Ending("abort"))
@@ -161,37 +159,11 @@ class Generation(Timed):
         if self.over:
             return
         self._host.stats.failed += 1
-        error = error_document(message, "InternalServerError", code)
-        if self.request.stream and (inside or self.exchange.started):
-            self._open()
-            self._send(orjson.dumps(error))
-            self._end_stream()
-        else:
-            self.exchange.reply_json(code, error)
+        error = orjson.dumps(error_document(message, "InternalServerError", code=code))
+        self._send_error(error, 200 if inside and self.request.stream else code)
         self._leave(hold=False)
 
-    # --- streams ------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        if self.request.stream and not self.exchange.started:
-            self.exchange.start()
-
-    def _say(self, piece: Piece, position: int, ending: Ending | None) -> None:
-        if position == 0:
-            self._open()
-            opening = self._frames.opening()
-            if opening is not None:
-                self._send(opening)
-        if "huge" in self.faults:
-            piece = _padded(piece, self.faults["huge"]["bytes"], chat=self.request.chat)
-        self._send(self._frames.token(piece, position, ending))
-
-    def _send(self, event: bytes) -> None:
-        self.exchange.send(self._frame(event))
-
-    def _end_stream(self) -> None:
-        self._send(DONE)
-        self.exchange.end()
+    # --- endings ------------------------------------------------------------------------------------
 
     def _ending(self, piece: Piece) -> Ending | None:
         """Whether this token is the last, and why."""
@@ -217,8 +189,8 @@ class Generation(Timed):
             self._answer(ending)
             return
         if self.request.include_usage:
-            self._send(self._frames.usage(self.produced))
-        self._end_stream()
+            self._stream.usage(self.produced)
+        self._stream.end()
         # A streamed prefill gives nobody a descriptor, yet its blocks stay pinned for the lease.
         self._leave(hold=self.request.produces_kv)
 
@@ -230,13 +202,17 @@ class Generation(Timed):
 
     def _whole(self, ending: Ending) -> bytes:
         head = {"created": self.created, "model": self._host.settings.model}
-        document = whole_answer(self.request, self._pieces, ending, id=self._id, head=head)
+        document = whole_answer(self.request, self._pieces, ending=ending, id=self._id, head=head)
         if self.request.produces_kv and ending.finish_reason != "abort":
-            good = descriptor(self._host.side, self.request_id, self.blocks, self.request.prompt.count)
-            fault = self.faults.get("handoff")
             del document["kv_transfer_params"]
-            document |= {"kv_transfer_params": good} if fault is None else spoil(good, fault["variant"])
+            document |= self._descriptor()
         return orjson.dumps(document)
+
+    def _descriptor(self) -> dict[str, Any]:
+        blocks, tokens = self._host.prompt_blocks(self), self.request.prompt.count
+        good = descriptor(self._host.side, self.request_id, blocks=blocks, tokens=tokens)
+        fault = self.faults.get("handoff")
+        return {"kv_transfer_params": good} if fault is None else spoil(good, fault["variant"])
 
     # --- faults on order ----------------------------------------------------------------------------
 
@@ -277,6 +253,10 @@ class Generation(Timed):
             self._host.wheel.add(self, self._due)
         return True
 
+    def _open(self) -> None:
+        if self.request.stream:
+            self._stream.open()
+
     def _half_an_answer(self) -> None:
         if self.request.stream:
             self._open()
@@ -285,37 +265,18 @@ class Generation(Timed):
         self.exchange.send_raw(self.exchange.head(200, len(body)) + body[: len(body) // 2])
 
     def _error_in_200(self) -> None:
-        error = orjson.dumps(error_document("simulated failure", "InternalServerError", 500))
-        if self.request.stream:
-            self._open()
-            self._send(error)
-            self._end_stream()
+        error = error_document("simulated failure", "InternalServerError", code=500)
+        self._send_error(orjson.dumps(error), 200)
+
+    def _send_error(self, error: bytes, status: int) -> None:
+        """Inside the stream where there is one, else as the answer."""
+        if self.request.stream and (status == 200 or self.exchange.started):
+            self._stream.error(error)
         else:
-            self.exchange.reply(200, error)
+            self.exchange.reply(status, error)
 
     def _leave(self, *, hold: bool) -> None:
         self.cancel()
         if not self.over:
             self.over = True
             self._host.retire(self, hold=hold)
-
-
-def _padded(piece: Piece, size: int, *, chat: bool) -> Piece:
-    text = piece.text + "x" * size
-    json = orjson.dumps(text)
-    return Piece(piece.id, text, b'{"content":%b}' % json if chat else json)
-
-
-def _framing(faults: Mapping[str, Fault]) -> Callable[[bytes], bytes]:
-    """How one event becomes bytes: vLLM's way, or as the faults order."""
-    end = b"\r\n" if "crlf" in faults else b"\r" if "cr" in faults else b"\n"
-    lines = over_several_lines if "multi_line" in faults else line_ends
-    if "comments" in faults:
-        return lambda event: b": ping" + end + end + lines(event, end) + end
-    if lines is line_ends and end == b"\n":
-        return _plain
-    return lambda event: lines(event, end)
-
-
-def _plain(event: bytes) -> bytes:
-    return b"data: %b\n\n" % event

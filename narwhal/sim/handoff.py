@@ -25,7 +25,7 @@ class RemoteKv:
     blocks: tuple[int, ...]
 
 
-def descriptor(side: Side, request_id: str, blocks: Sequence[int], tokens: int) -> dict[str, Any]:
+def descriptor(side: Side, request_id: str, *, blocks: Sequence[int], tokens: int) -> dict[str, Any]:
     """What a finished prefill answers as `kv_transfer_params`."""
     return {
         "do_remote_prefill": True,

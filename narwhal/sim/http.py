@@ -18,6 +18,7 @@ from typing import Any, cast
 import httptools
 import orjson
 
+from narwhal.sim.faults import Fault
 from narwhal.sim.packets import Packets
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -38,18 +39,20 @@ class Request:
 class Exchange:
     """The answer side of one request. Exactly one of reply, start..end, drop or reset ends it.
 
-    `on_gone` is called once if the client goes away before the end. `packets` (a fault) cuts the body.
+    `on_gone` is called once if the client goes away before the end. `faults` are those that this request
+    gets, by kind; `packets` (one of them) cuts the body.
     """
 
-    __slots__ = ("_connection", "_keep_alive", "done", "on_gone", "packets", "request", "started")
+    __slots__ = ("_connection", "_keep_alive", "done", "faults", "on_gone", "packets", "request", "started")
 
-    def __init__(self, connection: Connection, request: Request, keep_alive: bool) -> None:
+    def __init__(self, connection: Connection, request: Request, *, keep_alive: bool) -> None:
         self._connection = connection
         self._keep_alive = keep_alive
         self.request = request
         self.started = False
         self.done = False
         self.on_gone: Callable[[], None] | None = None
+        self.faults: Mapping[str, Fault] = {}
         self.packets: Packets | None = None
 
     @property
@@ -65,13 +68,13 @@ class Exchange:
             self.packets.push(body)
             self.end()
             return
-        self._write(self.head(status, len(body), headers) + body)
+        self._write(self.head(status, len(body), headers=headers) + body)
         self._finish()
 
     def reply_json(self, status: int, document: Any, *, headers: Iterable[tuple[str, str]] = ()) -> None:
         self.reply(status, orjson.dumps(document), headers=headers)
 
-    def head(self, status: int, length: int, headers: Iterable[tuple[str, str]] = ()) -> bytes:
+    def head(self, status: int, length: int, *, headers: Iterable[tuple[str, str]] = ()) -> bytes:
         """The head of an answer whose body has `length` bytes."""
         lines = dict([("content-type", _JSON), *headers])
         lines["content-length"] = str(length)
@@ -221,7 +224,7 @@ class Connection(asyncio.Protocol):
         method = self._parser.get_method().decode("ascii")
         request = Request(method, path, query, self._headers, b"".join(self._body))
         self._body = []
-        self._queue.append(Exchange(self, request, self._parser.should_keep_alive()))
+        self._queue.append(Exchange(self, request, keep_alive=self._parser.should_keep_alive()))
 
     # ours
 

@@ -49,13 +49,13 @@ class Peers:
         self._met: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def pull(self, kv: RemoteKv, mark: int, done: Callable[[Pull], None]) -> None:
+    def pull(self, kv: RemoteKv, mark: int, *, done: Callable[[Pull], None]) -> None:
         """Read the blocks and tell the producer that it may free them."""
         producer = self._find(kv.side.host, kv.side.port)
         if producer is not None:
             done(self._note(kv.side, producer.serve_pull(kv, mark)))
             return
-        task = asyncio.get_running_loop().create_task(self._pull(kv, mark, done))
+        task = asyncio.get_running_loop().create_task(self._pull(kv, mark, done=done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -72,7 +72,7 @@ class Peers:
             self._met.add(side.engine_id)
         return pull
 
-    async def _pull(self, kv: RemoteKv, mark: int, done: Callable[[Pull], None]) -> None:
+    async def _pull(self, kv: RemoteKv, mark: int, *, done: Callable[[Pull], None]) -> None:
         started = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._unmet_s):

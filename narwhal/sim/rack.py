@@ -20,7 +20,7 @@ _POLL_S = 0.01
 class Listener:
     """One port. It keeps its number while closed, and opens on it again."""
 
-    def __init__(self, host: str, port: int, handler: Callable[[Exchange], None]) -> None:
+    def __init__(self, host: str, port: int, *, handler: Callable[[Exchange], None]) -> None:
         self._host = host
         self._handler = handler
         self._server: asyncio.Server | None = None
@@ -81,13 +81,13 @@ class Listener:
 class Stand:
     """One engine with its two listeners."""
 
-    def __init__(self, engine: SimEngine, host: str, ports: tuple[int, int]) -> None:
+    def __init__(self, engine: SimEngine, host: str, *, ports: tuple[int, int]) -> None:
         routes = Routes(engine)
         self.engine = engine
         self._host = host
-        self._serving = Listener(host, ports[0], routes.serving)
+        self._serving = Listener(host, ports[0], handler=routes.serving)
         try:
-            self._side = Listener(host, ports[1], routes.side)
+            self._side = Listener(host, ports[1], handler=routes.side)
         except OSError:
             self._serving.close()
             raise
@@ -148,8 +148,8 @@ class Rack:
 
     def add(self, settings: SimSettings, *, port: int = 0, side_port: int = 0) -> Stand:
         """Start one engine (0: any free port). Raises OSError when a port cannot be had."""
-        engine = SimEngine(settings, self._wheel, self._find)
-        stand = Stand(engine, self._host, (port, side_port))
+        engine = SimEngine(settings, self._wheel, find=self._find)
+        stand = Stand(engine, self._host, ports=(port, side_port))
         engine.address = (self._advertise, stand.side_port)
         self._by_side[engine.address] = engine
         self.stands.append(stand)

@@ -27,10 +27,10 @@ class Refusal(NarwhalError):
         self.param = param
 
     def document(self) -> dict[str, Any]:
-        return error_document(str(self), self.type, self.status, param=self.param)
+        return error_document(str(self), self.type, code=self.status, param=self.param)
 
 
-def error_document(message: str, type: str, code: int, *, param: str | None = None) -> dict[str, Any]:
+def error_document(message: str, type: str, *, code: int, param: str | None = None) -> dict[str, Any]:
     """vLLM's error body."""
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
 
@@ -82,7 +82,7 @@ def read_generate(fields: Mapping[str, Any], settings: SimSettings, *, chat: boo
         if fields.get(name) not in (None, 1):
             raise Refusal(400, f"{name} must be 1 on this simulated engine", param=name)
     prompt = read_prompt(fields, chat=chat)
-    limit, named = _limit(fields, settings, prompt, chat=chat)
+    limit, named = _limit(fields, settings, prompt=prompt, chat=chat)
     options = fields.get("stream_options")
     kv = fields.get("kv_transfer_params")
     return GenerateRequest(
@@ -137,7 +137,7 @@ def unknown_model(model: Any) -> Refusal:
 
 
 def _limit(
-    fields: Mapping[str, Any], settings: SimSettings, prompt: Prompt, *, chat: bool
+    fields: Mapping[str, Any], settings: SimSettings, *, prompt: Prompt, chat: bool
 ) -> tuple[int, bool]:
     """Most tokens to generate, and whether the request said so. Raises Refusal for what cannot fit."""
     wanted = fields.get("max_completion_tokens") if chat else None

@@ -29,8 +29,7 @@ from narwhal.sim.request import (
     unknown_model,
 )
 
-Faults = Mapping[str, Fault]
-Route = Callable[[Exchange, Faults], None]
+Route = Callable[[Exchange], None]
 
 
 class Routes:
@@ -69,8 +68,9 @@ class Routes:
             self._nowhere(exchange)
             return
         leg = route[0] or _leg(exchange)
-        self._engine.stats.saw(leg, request, self._engine.wheel.now())
-        self._behave(exchange, route[1], self._engine.faults.take(leg))
+        self._engine.stats.saw(leg, request, at=self._engine.wheel.now())
+        exchange.faults = self._engine.faults.take(leg)
+        self._behave(exchange, route[1])
 
     def side(self, exchange: Exchange) -> None:
         """The side channel: pulls of other processes, and `/sim/*`."""
@@ -85,29 +85,27 @@ class Routes:
 
     # --- faults before the work -------------------------------------------------------------------
 
-    def _behave(self, exchange: Exchange, route: Route, faults: Faults) -> None:
+    def _behave(self, exchange: Exchange, route: Route) -> None:
         """Follow the faults that come before any work, then answer."""
-        if not faults:
-            self._answer(exchange, route, faults)
-            return
+        faults = exchange.faults
         if "hang" in faults:
             exchange.on_gone = self._gave_up
             return
         exchange.packets = packets_for(faults, exchange.send_raw)
         if "slow" in faults:
-            later = Later(lambda: self._answer(exchange, route, faults))
+            later = Later(lambda: self._answer(exchange, route))
             exchange.on_gone = lambda: self._gave_up(later)
             self._engine.wheel.add(later, self._engine.wheel.now() + faults["slow"]["seconds"])
             return
-        self._answer(exchange, route, faults)
+        self._answer(exchange, route)
 
     def _gave_up(self, later: Later | None = None) -> None:
         self._engine.stats.aborted += 1
         if later is not None:
             later.cancel()
 
-    def _answer(self, exchange: Exchange, route: Route, faults: Faults) -> None:
-        exchange.on_gone = None
+    def _answer(self, exchange: Exchange, route: Route) -> None:
+        exchange.on_gone, faults = None, exchange.faults
         if "rst" in faults and faults["rst"]["after"] == 0:
             exchange.reset()
             return
@@ -116,7 +114,7 @@ class Routes:
             if "status" in faults:
                 self._refuse(exchange, faults["status"])
             else:
-                route(exchange, faults)
+                route(exchange)
         except Refusal as refusal:
             self._engine.stats.refused += 1
             exchange.reply_json(refusal.status, refusal.document())
@@ -126,7 +124,7 @@ class Routes:
         headers = [] if fault["retry_after"] is None else [("retry-after", str(fault["retry_after"]))]
         status = fault["status"]
         kind = "BadRequestError" if status < 500 else "InternalServerError"
-        exchange.reply_json(status, error_document(fault["message"], kind, status), headers=headers)
+        exchange.reply_json(status, error_document(fault["message"], kind, code=status), headers=headers)
 
     def _check_key(self, exchange: Exchange) -> None:
         key, request = self._engine.settings.api_key, exchange.request
@@ -138,21 +136,23 @@ class Routes:
 
     # --- serving routes -----------------------------------------------------------------------------
 
-    def _health(self, exchange: Exchange, faults: Faults) -> None:
+    def _health(self, exchange: Exchange) -> None:
         exchange.reply(503 if self._engine.healthy_no_more else 200, b"")
 
-    def _version(self, exchange: Exchange, faults: Faults) -> None:
+    def _version(self, exchange: Exchange) -> None:
         exchange.reply_json(200, {"version": self._engine.settings.version})
 
-    def _metrics(self, exchange: Exchange, faults: Faults) -> None:
+    def _metrics(self, exchange: Exchange) -> None:
+        faults = exchange.faults
         shift = faults["process_start"]["shift"] if "process_start" in faults else 0.0
         text = metrics_text(self._engine, process_start=self._engine.process_start + shift)
         plain = ("content-type", "text/plain; version=0.0.4; charset=utf-8")
         exchange.reply(200, text.encode(), headers=[plain])
 
-    def _models(self, exchange: Exchange, faults: Faults) -> None:
+    def _models(self, exchange: Exchange) -> None:
         settings = self._engine.settings
-        name = faults["wrong_model"]["model"] if "wrong_model" in faults else settings.model
+        wrong = exchange.faults.get("wrong_model")
+        name = settings.model if wrong is None else wrong["model"]
         model: dict[str, Any] = {
             "id": name,
             "object": "model",
@@ -165,7 +165,7 @@ class Routes:
         }
         exchange.reply_json(200, {"object": "list", "data": [model]})
 
-    def _tokenize(self, exchange: Exchange, faults: Faults) -> None:
+    def _tokenize(self, exchange: Exchange) -> None:
         fields = read_json(exchange.request.body)
         prompt = read_prompt(fields, chat="messages" in fields)
         document = {
@@ -176,20 +176,20 @@ class Routes:
         }
         exchange.reply_json(200, document)
 
-    def _reset_prefix_cache(self, exchange: Exchange, faults: Faults) -> None:
+    def _reset_prefix_cache(self, exchange: Exchange) -> None:
         self._engine.reset_prefix_cache()
         exchange.reply(200, b"")
 
-    def _generate(self, exchange: Exchange, faults: Faults, *, chat: bool) -> None:
+    def _generate(self, exchange: Exchange, *, chat: bool) -> None:
         fields = read_json(exchange.request.body)
-        if "wrong_model" in faults:
+        if "wrong_model" in exchange.faults:
             raise unknown_model(fields.get("model"))
         try:
             request = read_generate(fields, self._engine.settings, chat=chat)
         except Refusal:
             self._free_refused(fields)
             raise
-        self._engine.submit(Generation(self._engine, exchange, request, faults))
+        self._engine.submit(Generation(self._engine, exchange, request=request))
 
     def _free_refused(self, fields: Mapping[str, Any]) -> None:
         params = fields.get("kv_transfer_params")
@@ -248,10 +248,10 @@ class Routes:
         try:
             faults = parse_faults(orjson.loads(exchange.request.body))
         except orjson.JSONDecodeError as error:
-            exchange.reply_json(400, error_document(f"not JSON: {error}", "BadRequestError", 400))
+            exchange.reply_json(400, error_document(f"not JSON: {error}", "BadRequestError", code=400))
             return
         except FaultError as error:
-            exchange.reply_json(400, error_document(str(error), "BadRequestError", 400))
+            exchange.reply_json(400, error_document(str(error), "BadRequestError", code=400))
             return
         for fault in faults:
             self._engine.order(fault)

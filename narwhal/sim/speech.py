@@ -7,6 +7,7 @@ than auto or none gives a tool call, `chat_template_kwargs.enable_thinking` reas
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,11 +39,11 @@ class Speech:
 
     __slots__ = ("_chat", "_seed", "_thinking", "finish_reason", "length", "script")
 
-    def __init__(self, request: GenerateRequest, seed: int, natural_length: int, *, call_id: str) -> None:
+    def __init__(self, request: GenerateRequest, seed: int, *, natural_length: int) -> None:
         self._chat = request.chat
         self._seed = seed
         self._thinking = _THINKING_TOKENS if request.chat and _wants_thinking(request.fields) else 0
-        self.script = _script(request, call_id)
+        self.script = _script(request)
         self.finish_reason = "stop"
         self.length = None if request.named_limit else natural_length
         if self.script is not None:
@@ -66,12 +67,12 @@ def _wants_thinking(fields: Mapping[str, Any]) -> bool:
     return isinstance(kwargs, dict) and kwargs.get("enable_thinking") is True
 
 
-def _script(request: GenerateRequest, call_id: str) -> tuple[Piece, ...] | None:
+def _script(request: GenerateRequest) -> tuple[Piece, ...] | None:
     xargs = request.fields.get("vllm_xargs")
     if isinstance(xargs, dict) and "sim_script" in xargs:
         return _read_script(xargs["sim_script"], chat=request.chat)
     function = _forced_function(request.fields) if request.chat else None
-    return None if function is None else _tool_call(function, call_id)
+    return None if function is None else _tool_call(function)
 
 
 def _read_script(source: Any, *, chat: bool) -> tuple[Piece, ...]:
@@ -105,9 +106,9 @@ def _forced_function(fields: Mapping[str, Any]) -> str | None:
     return str(function.get("name")) if isinstance(function, dict) else None
 
 
-def _tool_call(function: str, call_id: str) -> tuple[Piece, ...]:
+def _tool_call(function: str) -> tuple[Piece, ...]:
     first = {
-        "id": f"chatcmpl-tool-{call_id}",
+        "id": f"chatcmpl-tool-{secrets.token_hex(16)}",
         "type": "function",
         "index": 0,
         "function": {"name": function, "arguments": ""},

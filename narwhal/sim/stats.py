@@ -51,7 +51,7 @@ class Stats:
         self.legs.clear()
         self.seen.clear()
 
-    def saw(self, leg: str, request: Request, at: float) -> None:
+    def saw(self, leg: str, request: Request, *, at: float) -> None:
         self.legs[leg] += 1
         self.seen.append(Seen(leg, request, at))
 

@@ -5,8 +5,9 @@ A loop timer per token would cost more than the token itself; 2,000 streams shar
 
 from __future__ import annotations
 
-import asyncio
 import heapq
+from collections.abc import Callable
+from typing import Protocol
 
 TICK_S = 0.001
 _TURNING = 0
@@ -28,14 +29,26 @@ class Timed:
         self.slot = -1
 
 
+class Handle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class TimerLoop(Protocol):
+    """The part of an event loop that the wheel turns on."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[[], None], /) -> Handle: ...
+
+
 class Wheel:
     """Fires each `Timed` at or just after its due time, in slot order. Adding it again moves it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: TimerLoop) -> None:
         self._loop = loop
         self._slots: dict[int, list[Timed]] = {}
         self._order: list[int] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Handle | None = None
         self._armed = -1
         self._floor = 0
 
