@@ -10,6 +10,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_CACHED_PROMPTS = 4096
+
 
 class BlockPool:
     """Blocks 1..total (0 is the null block). The longest free block is reused first."""
@@ -96,3 +98,22 @@ class HandoffLedger:
             self._pool.release(entry.blocks)
             self.expired += 1
         return None
+
+
+class PrefixCache:
+    """Which whole prompts an engine still has computed, the latest 4,096 of them."""
+
+    def __init__(self) -> None:
+        self._marks: OrderedDict[int, None] = OrderedDict()
+
+    def __contains__(self, mark: int) -> bool:
+        return mark in self._marks
+
+    def remember(self, mark: int) -> None:
+        self._marks[mark] = None
+        self._marks.move_to_end(mark)
+        if len(self._marks) > _CACHED_PROMPTS:
+            self._marks.popitem(last=False)
+
+    def clear(self) -> None:
+        self._marks.clear()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 
-from narwhal.sim.blocks import BlockPool, HandoffLedger
+from narwhal.sim.blocks import BlockPool, HandoffLedger, PrefixCache
 from narwhal.sim.faults import Fault, FaultBook
 from narwhal.sim.generation import Generation
 from narwhal.sim.handoff import RemoteKv, Side, read_descriptor
@@ -21,7 +21,6 @@ from narwhal.sim.timing import Timing
 from narwhal.sim.wheel import Timed, Wheel
 
 CORE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
-_CACHED_PROMPTS = 4096
 _DEAD_HEALTH_S = 0.15
 _DEAD_GONE_S = 2.6
 _REFUSED_FREES_S = 1.0
@@ -60,7 +59,7 @@ class SimEngine:
         self._engine_id = ""
         self._running: set[Generation] = set()
         self._waiting: deque[Generation] = deque()
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cached = PrefixCache()
         self._kv_tokens = 0
         self.begin_anew()
 
@@ -244,7 +243,7 @@ class SimEngine:
         request, now = generation.request, self.wheel.now()
         cached = request.prompt.seed in self._cached
         paid = not cached or (request.produces_kv and self.settings.profile is None)
-        self._remember(request.prompt.seed)
+        self._cached.remember(request.prompt.seed)
         generation.begin(self._timing.prefill_done_at(request.prompt.count if paid else 0, now))
 
     def _pulled(self, generation: Generation, pull: Pull) -> None:
@@ -255,7 +254,7 @@ class SimEngine:
             self.stats.transfers += 1
             seed = generation.request.prompt.seed
             if right:
-                self._remember(seed)
+                self._cached.remember(seed)
             speech = None if right else generation.speech(wrong_seed(seed))
             generation.begin(self.wheel.now() + self.interval_s(), speech)
             return
@@ -266,12 +265,6 @@ class SimEngine:
         port = generation.request.kv.get("remote_port")
         message = f"KV load from {generation.request.kv.get('remote_host')}:{port} failed ({pull.value})"
         generation.break_off(message, inside=pull is Pull.UNMET)
-
-    def _remember(self, seed: int) -> None:
-        self._cached[seed] = None
-        self._cached.move_to_end(seed)
-        if len(self._cached) > _CACHED_PROMPTS:
-            self._cached.popitem(last=False)
 
     def reset_prefix_cache(self) -> None:
         self._cached.clear()
