@@ -85,7 +85,7 @@ class _Walk:
         if value is SPOILED or not isinstance(value, dict):
             if value is not SPOILED:
                 self.problems.append(f"{place or 'the document'} must be an object, got {shown(value)}")
-            self.draft.spoiled.update(_beneath(place, known))
+            self._spoil(section, place)
             return
         for key in value:
             if key not in known and key not in inner and f"{key}[]" not in inner:
@@ -95,6 +95,15 @@ class _Walk:
         for name in inner:
             if not name.endswith("[]"):
                 self._subsection(_join(section, name), value.get(name), place=_join(place, name))
+
+    def _spoil(self, section: str, place: str) -> None:
+        """Nothing at or beneath `section` can be read: no relation looks at it."""
+        prefix = f"{section}." if section else ""
+        for field in FIELDS:
+            if field.path.startswith(prefix):
+                path = _join(place, field.path.removeprefix(prefix))
+                self.draft.spoiled.add(path)
+                self.draft.values[path] = None
 
     def _subsection(self, section: str, value: Any, *, place: str) -> None:
         if value is None and section in OPTIONAL_BLOCKS:
@@ -129,10 +138,6 @@ class _Walk:
 def _unset_in_contract(field: Field, value: Any) -> bool:
     """`""` and null in a contract mean not set; 0 is read as a value that does not count as set."""
     return field.section == "engine_contract" and (value is None or value == "")
-
-
-def _beneath(place: str, known: Mapping[str, Field]) -> list[str]:
-    return [_join(place, name) for name in known]
 
 
 def _join(place: str, name: str) -> str:

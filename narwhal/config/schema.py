@@ -509,5 +509,5 @@ def fields_of(section: str) -> dict[str, Field]:
 def subsections_of(section: str) -> tuple[str, ...]:
     """Names of the sections directly inside `section` (the engine list appears as `engines[]`)."""
     prefix = f"{section}." if section else ""
-    inner = {s[len(prefix) :].split(".")[0] for s in SECTIONS if s and s.startswith(prefix)}
-    return tuple(name for name in dict.fromkeys(sorted(inner)) if name)
+    inner = (path[len(prefix) :].partition(".")[0] for path in SECTIONS if path.startswith(prefix))
+    return tuple(dict.fromkeys(name for name in inner if name))

@@ -63,15 +63,15 @@ def checked(text: str) -> str:
 def check_host(parts: SplitResult) -> None:
     """Raises UrlProblem unless host and port of a split URL are usable."""
     host = parts.hostname or ""
-    if not host:
-        raise UrlProblem("must name a host")
     bracketed = "[" in parts.netloc
     if not bracketed and parts.netloc.count(":") > 1:
         raise UrlProblem("must write an IPv6 address in brackets")
+    if not host:
+        raise UrlProblem("must name a host")
     if bracketed:
         _check_ipv6(host)
     elif not _HOST.fullmatch(host):
-        raise UrlProblem(f"names a host that is none: {host.encode('ascii', 'backslashreplace').decode()}")
+        raise UrlProblem("must name a host of letters, digits, dots and hyphens")
     try:
         port = parts.port
     except ValueError:

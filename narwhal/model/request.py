@@ -68,6 +68,7 @@ class InferenceRequest:
 
     `fields` is the parsed JSON object exactly as sent; `body` its bytes. `include_usage` and
     `return_token_ids` say what the *client* asked for; what we ask the engine for is ours to add.
+    `prompt_ids` is the number of prompt tokens when the prompt came as token IDs.
     """
 
     api: Api
@@ -82,6 +83,7 @@ class InferenceRequest:
     arrived_wall: float
     traceparent: str | None = None
     max_tokens: int | None = None
+    prompt_ids: int | None = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,47 @@
+"""`narwhal`: the umbrella over the commands. Each command is imported only when it is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from narwhal import __version__
+
+COMMANDS: Final = {
+    "serve": "run one router (narwhal-serve)",
+    "config": "show the effective configuration",
+    "simulate": "run simulated engines",
+    "demo": "a router pair, engines and clients on this machine",
+}
+"""Command → what it does; `narwhal.cli.<command>` has its `main(argv) -> exit status`."""
+
+
+def usage() -> str:
+    rows = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+    return f"usage: narwhal [--version] COMMAND ...\n\n{rows}\n\nnarwhal COMMAND --help tells more."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status of the command; 2 for an unknown one."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["--version"]:
+        print(f"narwhal {__version__}")
+        return 0
+    if words[:1] in (["-h"], ["--help"]):
+        print(usage())
+        return 0
+    if not words or words[0] not in COMMANDS:
+        print(_unknown(words) + usage(), file=sys.stderr)
+        return 2
+    status: int = importlib.import_module(f"narwhal.cli.{words[0]}").main(words[1:])
+    return status
+
+
+def _unknown(words: list[str]) -> str:
+    if not words:
+        return ""
+    near = difflib.get_close_matches(words[0], COMMANDS, n=1)
+    return f"narwhal: unknown command {words[0]!r}" + (f"; did you mean {near[0]}?" if near else "") + "\n"

@@ -1,0 +1,156 @@
+"""Everything that a router is started with: options, fleet file, environment, all problems at once."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from narwhal.config.check import BUILT_IN_CONNECTORS, BUILT_IN_DIALECTS
+from narwhal.config.load import FleetReading, read_fleet
+from narwhal.config.option_table import ENV_PREFIX, OPTIONS
+from narwhal.config.options import SERVICE_LINK, GivenOptions, given_options
+from narwhal.config.secret import secret
+from narwhal.errors import ConfigError
+from narwhal.model.settings import FleetConfig, ServeOptions
+
+JOURNAL_NAME: Final = "journal.jsonl"
+ROUTER_ID_CHARS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`options` are effective; `given` and `fleet` know where each value came from. `warnings`:
+    sentences for the log, may be empty."""
+
+    options: ServeOptions
+    fleet: FleetReading
+    given: GivenOptions
+    warnings: tuple[str, ...]
+
+    @property
+    def config(self) -> FleetConfig:
+        return self.fleet.config
+
+
+def read_start(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    known_connectors: Collection[str] = BUILT_IN_CONNECTORS,
+    known_dialects: Collection[str] = BUILT_IN_DIALECTS,
+    program: str = "narwhal-serve",
+) -> Start:
+    """Raises ConfigError with every problem of options and fleet file; SystemExit(0) after --version."""
+    given = given_options(argv, env, program=program)
+    problems: list[str] = []
+    password, fleet = given.store_password, None
+    try:
+        if name := given.value("redis_password_env"):
+            password = secret(env, name, named_by="--redis-password-env")
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        fleet = read_fleet(
+            given.value("fleet"), env, known_connectors=known_connectors, known_dialects=known_dialects
+        )
+    except ConfigError as error:
+        problems += error.problems
+    if problems or fleet is None:
+        raise ConfigError(problems)
+    warnings = (*environment_warnings(env, _named_variables(given, fleet)), *fleet.warnings)
+    options = _effective(given, fleet.config, password=password)
+    return Start(options=options, fleet=fleet, given=given, warnings=warnings)
+
+
+def _named_variables(given: GivenOptions, fleet: FleetReading) -> frozenset[str]:
+    name = given.value("redis_password_env")
+    return fleet.variables | ({name} if name else set())
+
+
+def _effective(given: GivenOptions, fleet: FleetConfig, *, password: str) -> ServeOptions:
+    state_path = _or(given.value("state_path"), fleet.recovery.state_path)
+    return ServeOptions(
+        fleet_path=given.value("fleet"),
+        host=given.value("host").removeprefix("[").removesuffix("]"),
+        port=given.value("port"),
+        log_level=given.value("log_level"),
+        log_format=given.value("log_format"),
+        state_path=state_path,
+        journal_path=_or(given.value("journal"), str(Path(state_path).parent / JOURNAL_NAME)),
+        max_concurrent=_or(given.value("max_concurrent"), fleet.serving.max_connections),
+        graceful_timeout_s=_or(given.value("graceful_timeout"), fleet.serving.graceful_timeout_s),
+        resume=_or(given.value("resume"), fleet.recovery.resume),
+        store=given.store,
+        store_password=password,
+        cluster=_or(given.value("cluster"), default_cluster(fleet.model)),
+        router_id=given.value("router_id") or "",
+        advertise_url=given.value("advertise_url") or "",
+        standby=given.value("standby"),
+        standby_of=given.value("standby_of") or "",
+        timings=given.timings,
+    )
+
+
+def _or(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value
+
+
+def default_cluster(model: str) -> str:
+    """The model in lower case, all outside `[a-z0-9._-]` as `-`."""
+    return re.sub(r"[^a-z0-9._-]", "-", model.lower())
+
+
+def with_address(options: ServeOptions, hostname: str, *, port: int) -> ServeOptions:
+    """The options with router ID and advertised URL filled in, once the listener's `port` is known.
+
+    `hostname` is the machine's name. A loopback --host is advertised as itself.
+    """
+    name = re.sub(r"[^A-Za-z0-9._:-]", "-", hostname) or "router"
+    tail = f":{port}"
+    router_id = options.router_id or name[: ROUTER_ID_CHARS - len(tail)] + tail
+    host = options.host if _is_loopback(options.host) else name
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return replace(options, port=port, router_id=router_id, advertise_url=options.advertise_url or url)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def environment_warnings(env: Mapping[str, str], named: Collection[str]) -> list[str]:
+    """One sentence for each NARWHAL_* variable that means nothing here; `named` ones are meant by others.
+
+    A Kubernetes service link (NARWHAL_PORT=tcp://...) is ignored and told once, with its kin.
+    """
+    twins = {option.twin for option in OPTIONS}
+    warnings = []
+    linked = env.get(f"{ENV_PREFIX}PORT", "").strip().startswith(SERVICE_LINK)
+    if linked:
+        warnings.append(
+            "NARWHAL_PORT is a Kubernetes service link and is ignored: "
+            "set enableServiceLinks: false in the pod's spec"
+        )
+    for name in sorted(env):
+        if not name.startswith(ENV_PREFIX) or name in twins or name in named:
+            continue
+        if linked and name.startswith((f"{ENV_PREFIX}PORT_", f"{ENV_PREFIX}SERVICE_")):
+            continue
+        warnings.append(f"{name} is not a known variable" + _suggestion(name, twins))
+    return warnings
+
+
+def _suggestion(name: str, twins: Collection[str]) -> str:
+    """Compares without the prefix that all have in common."""
+    bare = {twin.removeprefix(ENV_PREFIX): twin for twin in sorted(twins)}
+    near = difflib.get_close_matches(name.removeprefix(ENV_PREFIX), bare, n=1, cutoff=0.7)
+    return f"; did you mean {bare[near[0]]}?" if near else ""
