@@ -470,12 +470,15 @@ class ClientStream(Protocol):
     @property
     def gone(self) -> bool: ...
 
-    def watch(
-        self, *, on_gone: Callable[[], None], on_pause: Callable[[], None], on_resume: Callable[[], None]
-    ) -> None:
+    def watch(self, on_gone: Callable[[], None]) -> None:
         """Call it once, when the request body has been read. `on_gone` fires at most once and only
-        before `finish` (at once if the client has gone already); `on_pause` above the high-water mark
-        of the transport, `on_resume` below its low-water mark."""
+        before `finish`; at once if the client has gone already."""
+
+    def pace(self, *, on_pause: Callable[[], None], on_resume: Callable[[], None]) -> None:
+        """Who is to stop above the transport's high-water mark and go on below its low-water mark.
+
+        A later call replaces the earlier; `on_pause` is called at once if it stands above the mark.
+        """
 
     def start(self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"") -> None:
         """Head and first data in one write. Header names are lower case."""

@@ -1,0 +1,175 @@
+"""Uvicorn's HTTP protocol, ours: hands out the transport, limits request heads, keeps seeing the client.
+
+Each request's scope carries a `TransportStream` in `extensions`, so that a relay's write goes to the
+transport in the same call. A head over 64 KiB is answered 431, one that is not complete in 10 s is
+closed, both before a task exists. What is no HTTP gets our error envelope.
+
+While a response is under way the bytes of a pipelined request wait here unparsed and reading goes on, up
+to `_HELD_LIMIT`: uvicorn would stop reading, and with it seeing that the client has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from narwhal.api.client_stream import EXTENSION, TransportStream
+
+HEAD_LIMIT = 65536
+HEAD_TIMEOUT_S = 10.0
+_HELD_LIMIT = 65536
+
+
+class _HeadTooLarge(Exception):
+    pass
+
+
+class RouterProtocol(HttpToolsProtocol):
+    """Give it to uvicorn as `http=RouterProtocol`. Written against uvicorn 0.54; see test_protocol.py."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._streams: deque[TransportStream] = deque()
+        self._held = bytearray()
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._too_large = False
+
+    # --- asyncio ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self._held.clear()
+        super().connection_lost(exc)
+        streams, self._streams = self._streams, deque()
+        for stream in streams:
+            stream.on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        if self._held or self._answering():
+            self._hold(data)
+            return
+        was_in_head = self._in_head
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if not self._in_head:
+            self._head_bytes = 0
+        elif was_in_head and self._head_bytes > HEAD_LIMIT:
+            self._refuse_head()
+        if self.pipeline:
+            self.flow.resume_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._streams:
+            self._streams[0].on_writable(False)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._streams:
+            self._streams[0].on_writable(True)
+
+    # --- llhttp ---
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        if self._head_timer is None:
+            self._watch_head()
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        if self._head_bytes > HEAD_LIMIT and self._head_size() > HEAD_LIMIT:
+            self._too_large = True
+            raise _HeadTooLarge
+        self._in_head = False
+        self._head_bytes = 0
+        super().on_headers_complete()
+        stream = TransportStream(self, self.cycle)
+        self._streams.append(stream)
+        self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._in_head = True
+        self._head_bytes = 0
+
+    # --- uvicorn ---
+
+    def on_response_complete(self) -> None:
+        if self._streams:
+            self._streams.popleft()
+        super().on_response_complete()
+        if self._held:
+            self.loop.call_soon(self._go_on)
+
+    def send_400_response(self, msg: str) -> None:
+        """What llhttp refuses, and heads over the limit. Nothing is written into a response."""
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()
+        elif self._too_large:
+            self._answer(431, f"The request head is over {HEAD_LIMIT} bytes.")
+        else:
+            self._answer(400, msg)
+
+    # --- pipelined requests ---
+
+    def _answering(self) -> bool:
+        """A whole request has been read and its response has not ended."""
+        cycle = self.cycle
+        return bool(self.pipeline) or (
+            cycle is not None and not cycle.more_body and not cycle.response_complete
+        )
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        if len(self._held) > _HELD_LIMIT:
+            self.flow.pause_reading()
+
+    def _go_on(self) -> None:
+        if self._held and not self._answering() and not self.transport.is_closing():
+            data = bytes(self._held)
+            self._held.clear()
+            self.data_received(data)
+
+    # --- heads ---
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _watch_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_slow_head)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _close_slow_head(self) -> None:
+        self._head_timer = None
+        self.transport.close()
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
+            self._too_large = True
+            self.send_400_response("")
+
+    def _answer(self, status: int, message: str) -> None:
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+        body = json.dumps({"error": error}).encode()
+        head = [STATUS_LINE[status], b"content-type: application/json\r\n", b"connection: close\r\n"]
+        head += [b"%b: %b\r\n" % field for field in self.server_state.default_headers]
+        head.append(b"content-length: %d\r\n\r\n" % len(body))
+        self.transport.write(b"".join(head) + body)
+        self.transport.close()
+        for stream in self._streams:
+            stream.on_lost()

@@ -1,0 +1,138 @@
+"""The lean data-plane client: asyncio protocols over llhttp, one pool, one wheel (performance.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from narwhal.engine.connection import Connection
+from narwhal.engine.exchange import Exchange, Fetch
+from narwhal.engine.pool import IdleConnections, Seats
+from narwhal.engine.stream import DecodeLeg
+from narwhal.engine.target import Stamp, Target
+from narwhal.engine.wheel import Wheel
+from narwhal.errors import EngineTimeout, EngineUnreachable
+from narwhal.model.engine import EngineSpec
+from narwhal.ports import EngineCall, EngineReply, StreamCall, StreamSink
+
+Result = TypeVar("Result")
+
+_DRAIN_S = 1.0
+"""How long a connection may take from DONE to the end of its response before it is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """`max_connections` seats over all engines; `max_response_bytes` bounds one answer or one event."""
+
+    max_connections: int
+    max_response_bytes: int
+    api_key: str = ""
+
+
+def no_epoch() -> str | None:
+    """The stamp of a router without a cluster."""
+    return None
+
+
+class LeanClient:
+    """`ports.EngineClient` for the data plane. Make it on the loop that it serves."""
+
+    def __init__(
+        self, engines: Sequence[EngineSpec], settings: ClientSettings, *, stamp: Stamp = no_epoch
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        tls = ssl.create_default_context()
+        self._targets: Mapping[str, Target] = {
+            spec.iid: Target.of(spec, api_key=settings.api_key, tls=tls) for spec in engines
+        }
+        self._loop = loop
+        self._stamp = stamp
+        self._limit = settings.max_response_bytes
+        self._seats = Seats(settings.max_connections, loop)
+        self._idle = IdleConnections(loop)
+        self._wheel = Wheel(loop)
+        self._open: set[Connection] = set()
+
+    @property
+    def seats_taken(self) -> int:
+        return self._seats.taken
+
+    @property
+    def connections(self) -> int:
+        """Sockets to engines, in use or idle."""
+        return len(self._open)
+
+    async def fetch(self, call: EngineCall) -> EngineReply:
+        return await self._run(call, lambda: Fetch(call, self._loop, limit=self._limit))
+
+    async def stream(self, call: StreamCall, sink: StreamSink) -> None:
+        await self._run(call.call, lambda: DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
+
+    async def aclose(self) -> None:
+        self._idle.close()
+        self._wheel.close()
+        for connection in tuple(self._open):
+            connection.abort()
+        await asyncio.sleep(0)
+
+    # --- one exchange ---
+
+    async def _run(self, call: EngineCall, make: Callable[[], Exchange[Result]]) -> Result:
+        await self._seats.take(call.pool_s)
+        try:
+            request = self._targets[call.iid].request(call, self._stamp())
+            idle = self._idle.take(call.iid)
+            if idle is not None:
+                exchange = make()
+                try:
+                    return await self._exchange(exchange, idle, request)
+                except EngineUnreachable:
+                    if not exchange.may_repeat:
+                        raise
+            fresh = await self._connect(call)
+            return await self._exchange(make(), fresh, request)
+        finally:
+            self._seats.give()
+
+    async def _exchange(self, exchange: Exchange[Result], connection: Connection, request: bytes) -> Result:
+        connection.send(exchange, request)
+        due = exchange.next_due()
+        if due is not None:
+            self._wheel.watch(exchange, due)
+        try:
+            result = await exchange.done
+        except BaseException:
+            connection.abort()
+            raise
+        finally:
+            self._wheel.drop(exchange)
+        if connection.idle:
+            self._idle.put(connection)
+        else:
+            connection.drain(self._idle.put, _DRAIN_S)
+        return result
+
+    async def _connect(self, call: EngineCall) -> Connection:
+        if len(self._open) >= self._seats.size:
+            self._idle.drop_oldest()
+        target = self._targets[call.iid]
+        limit_s = call.connect_s if call.total_s is None else min(call.connect_s, call.total_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                _, connection = await self._loop.create_connection(
+                    lambda: Connection(call.iid, self._lost), target.host, target.port, ssl=target.tls
+                )
+        except TimeoutError:
+            raise EngineTimeout(f"no connection in {limit_s} s", iid=call.iid, kind="connect") from None
+        except OSError as error:
+            raise EngineUnreachable(f"connect: {error}", iid=call.iid) from error
+        self._open.add(connection)
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._idle.forget(connection)

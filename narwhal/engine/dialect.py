@@ -1,0 +1,116 @@
+"""Dialects by name: bodies of the legs out of a client's request, and what their answers say.
+
+`vllm`: the OpenAI-compatible server of vLLM (engines.md section 1). What the client sent reaches the
+engine as sent: a decode body is the client's bytes with fields added wherever that is possible, and a
+body that must lose fields is encoded again with integers of any size kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from narwhal.engine.kv_transfer import CONNECTORS, Connector
+from narwhal.engine.refusal import refusal
+from narwhal.errors import ConfigError, StreamBroken
+from narwhal.model.request import Api, InferenceRequest
+from narwhal.ports import Dialect, EngineReply, KvDescriptor
+
+_STREAM_ONLY = frozenset(("stream", "stream_options", "min_tokens"))
+_TOKENIZE_FIELDS = (
+    "model", "prompt", "messages", "tools", "add_special_tokens", "add_generation_prompt",
+    "continue_final_message", "chat_template", "chat_template_kwargs",
+)  # fmt: skip
+
+
+class Vllm:
+    """Implements `ports.Dialect` for vLLM engines with one KV connector."""
+
+    name = "vllm"
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._ask = dict(connector.prefill_params())
+
+    def prefill_body(self, request: InferenceRequest) -> bytes:
+        fields = {key: value for key, value in request.fields.items() if key not in _STREAM_ONLY}
+        fields["max_tokens"] = 1
+        if request.api is Api.CHAT:
+            fields["max_completion_tokens"] = 1
+        fields["kv_transfer_params"] = self._ask
+        return encode(fields)
+
+    def read_prefill(self, reply: EngineReply, iid: str) -> KvDescriptor:
+        document = _answer(reply, iid)
+        return self._connector.descriptor(document.get("kv_transfer_params"), iid)
+
+    def decode_body(self, request: InferenceRequest, descriptor: KvDescriptor | None) -> bytes:
+        added: dict[str, Any] = {}
+        if request.fields.get("stream") is not True:
+            added["stream"] = True
+        options = request.fields.get("stream_options") or {}
+        if options.get("include_usage") is not True:
+            added["stream_options"] = {**options, "include_usage": True}
+        if descriptor is not None:
+            added["kv_transfer_params"] = dict(descriptor.params)
+        return _with_fields(request, added)
+
+    def tokenize_body(self, request: InferenceRequest) -> bytes:
+        return encode({key: request.fields[key] for key in _TOKENIZE_FIELDS if key in request.fields})
+
+    def read_tokenize(self, reply: EngineReply, iid: str) -> int:
+        count = _answer(reply, iid).get("count")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise StreamBroken("tokenize answer without a count", iid=iid, kind="malformed")
+        return count
+
+
+def encode(fields: Mapping[str, Any]) -> bytes:
+    """JSON as UTF-8. Integers beyond 64 bits need the standard encoder, which is slower."""
+    try:
+        return orjson.dumps(fields)
+    except TypeError:
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _with_fields(request: InferenceRequest, added: Mapping[str, Any]) -> bytes:
+    """The client's own bytes with `added` before the closing brace, unless one of them stands there."""
+    if not added:
+        return request.body
+    if any(key in request.fields for key in added) or not request.fields:
+        return encode({**request.fields, **added})
+    return request.body.rstrip()[:-1] + b"," + encode(added)[1:]
+
+
+def _answer(reply: EngineReply, iid: str) -> Mapping[str, Any]:
+    if reply.status != 200:
+        raise refusal(reply, iid)
+    try:
+        document = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise StreamBroken("a 200 that is no JSON object", iid=iid, kind="malformed")
+    if document.get("error") is not None or document.get("object") == "error":
+        raise StreamBroken("an error object in a 200", iid=iid, kind="error_object")
+    return document
+
+
+DIALECTS: Mapping[str, type[Vllm]] = MappingProxyType({Vllm.name: Vllm})
+"""By the name that `engine.dialect` gives."""
+
+
+def make_dialect(dialect: str, connector: str) -> Dialect:
+    """Raises ConfigError listing the known names."""
+    problems = [
+        f"engine.{field} must be one of {', '.join(sorted(known))}, got {name!r}"
+        for field, name, known in (("dialect", dialect, DIALECTS), ("connector", connector, CONNECTORS))
+        if name not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return DIALECTS[dialect](CONNECTORS[connector]())

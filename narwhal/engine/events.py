@@ -1,0 +1,87 @@
+"""What the events of an OpenAI-compatible decode stream say (engines.md section 1, recorded from vLLM)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from narwhal.engine.sse import event_data
+from narwhal.ports import EventKind, StreamEvent
+
+_DONE = b"[DONE]"
+
+
+def is_plain(event: bytes) -> bool:
+    """True only for one line of JSON with a choice whose finish reason is null and without an error.
+
+    The searched words contain unescaped quotes, which no JSON string can hold: text of a model cannot
+    make a special event look plain. It can hide a plain one; that one is decoded like any other.
+    """
+    return (
+        event.startswith(b"data: {")
+        and event.endswith(b"}\n\n")
+        and event.find(b"\n") == len(event) - 2
+        and b"\r" not in event
+        and event.count(b"finish_reason") == 1
+        and b'"finish_reason":null' in event
+        and b'"choices":[{' in event
+        and b'"error"' not in event
+    )
+
+
+def decode_event(raw: bytes) -> StreamEvent:
+    """Raises ValueError for data that is no JSON object."""
+    data = event_data(raw)
+    if not data:
+        return StreamEvent(EventKind.OTHER, raw)
+    if data.strip() == _DONE:
+        return StreamEvent(EventKind.DONE, raw)
+    document = _load(data)
+    usage = document.get("usage")
+    event = StreamEvent(EventKind.OTHER, raw, document, None, usage if isinstance(usage, dict) else None)
+    _judge(event, document)
+    return event
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        document = _load_leniently(data)
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    return document
+
+
+def _load_leniently(data: bytes) -> Any:
+    """Engines may write NaN for a log probability; the standard decoder takes it."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _judge(event: StreamEvent, document: Mapping[str, Any]) -> None:
+    choices = document.get("choices")
+    if document.get("error") is not None or document.get("object") == "error":
+        event.kind = EventKind.ERROR
+    elif isinstance(choices, list) and choices:
+        choice = choices[0] if isinstance(choices[0], dict) else {}
+        reason = choice.get("finish_reason")
+        if isinstance(reason, str):
+            event.kind, event.finish_reason = EventKind.FINISH, reason
+        else:
+            event.kind = EventKind.ROLE if _only_role(choice) else EventKind.OUTPUT
+    elif event.usage is not None:
+        event.kind = EventKind.USAGE
+
+
+def _only_role(choice: Mapping[str, Any]) -> bool:
+    """Chat's opening event: `delta` has a role, and nothing that a model generated."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict) or not delta.get("role") or choice.get("token_ids"):
+        return False
+    return not any(value for key, value in delta.items() if key != "role")

@@ -1,0 +1,146 @@
+"""One request and its answer on one connection: what the connection tells, and how it ends.
+
+An exchange ends once, through its future: with a result, or with the EngineError that says why not. It
+is watched by the wheel: `look` compares its deadlines with the loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, StreamBroken
+from narwhal.ports import EngineCall, EngineReply
+
+if TYPE_CHECKING:
+    from narwhal.engine.connection import Connection
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Head:
+    """Status and headers (names in lower case, of a repeated one the last) of a final response."""
+
+    status: int
+    headers: Mapping[str, str]
+
+
+class Exchange(Generic[Result]):
+    """What fetches and decode legs have in common.
+
+    `started`: a byte of the answer has come. `last_read_at`: loop time of the newest read.
+    """
+
+    __slots__ = (
+        "bucket",
+        "call",
+        "connection",
+        "done",
+        "head",
+        "last_read_at",
+        "loop",
+        "started",
+        "total_due",
+    )
+
+    def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop) -> None:
+        self.call = call
+        self.loop = loop
+        self.done: asyncio.Future[Result] = loop.create_future()
+        self.connection: Connection | None = None
+        self.head: Head | None = None
+        self.started = False
+        self.last_read_at = loop.time()
+        self.total_due = None if call.total_s is None else self.last_read_at + call.total_s
+        self.bucket: int | None = None
+
+    # --- told by the connection ---
+
+    def attach(self, connection: Connection) -> None:
+        self.connection = connection
+        self.last_read_at = self.loop.time()
+
+    def touch(self) -> None:
+        self.started = True
+        self.last_read_at = self.loop.time()
+
+    def take_chunk(self, chunk: bytes) -> bool:
+        """A read that began between two chunks. True: taken whole, the parser need not see it."""
+        return False
+
+    def on_head(self, head: Head) -> None:
+        self.head = head
+
+    def on_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def on_complete(self) -> None:
+        raise NotImplementedError
+
+    def on_lost(self, exc: Exception | None) -> None:
+        """The socket is gone. `exc` may be a bug of ours, raised in a callback: it is passed on as it is."""
+        if exc is not None and not isinstance(exc, OSError):
+            self._end(exc)
+        elif self.head is None:
+            why = f": {exc}" if exc else ""
+            self._end(EngineUnreachable(f"connection lost before a response{why}", iid=self.call.iid))
+        else:
+            self._end(
+                StreamBroken("connection lost inside the response", iid=self.call.iid, kind="early_end")
+            )
+
+    # --- ends ---
+
+    @property
+    def may_repeat(self) -> bool:
+        """Lost on a reused connection before the first byte: the engine had closed an idle socket."""
+        return not self.started and self.connection is not None and self.connection.reused
+
+    def fail(self, error: EngineError) -> None:
+        self._end(error)
+        if self.connection is not None:
+            self.connection.abort()
+
+    def _end(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def next_due(self) -> float | None:
+        """Loop time of the nearest deadline, None without one."""
+        return self.total_due
+
+    def look(self, now: float) -> float | None:
+        if self.done.done():
+            return None
+        if self.total_due is not None and now >= self.total_due:
+            self.fail(EngineTimeout(f"no whole answer in {self.call.total_s} s", iid=self.call.iid))
+            return None
+        return self.next_due()
+
+
+class Fetch(Exchange[EngineReply]):
+    """Collects a whole answer, at most `limit` bytes of body."""
+
+    __slots__ = ("_body", "_limit", "_size")
+
+    def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop, *, limit: int) -> None:
+        super().__init__(call, loop)
+        self._limit = limit
+        self._size = 0
+        self._body: list[bytes] = []
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._limit:
+            message = f"answer over {self._limit} bytes"
+            self.fail(StreamBroken(message, iid=self.call.iid, kind="too_large"))
+        else:
+            self._body.append(data)
+
+    def on_complete(self) -> None:
+        assert self.head is not None
+        if not self.done.done():
+            self.done.set_result(EngineReply(self.head.status, self.head.headers, b"".join(self._body)))

@@ -1,0 +1,42 @@
+"""An engine's error status as an exception: its error object and its Retry-After."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from narwhal.errors import EngineRefused
+from narwhal.ports import EngineReply
+
+_LONGEST_WAIT_S = 3600.0
+
+
+def refusal(reply: EngineReply, iid: str) -> EngineRefused:
+    """For any status that is not the expected one."""
+    return EngineRefused(
+        f"status {reply.status}",
+        iid=iid,
+        status=reply.status,
+        error=_error_object(reply.body),
+        retry_after_s=_retry_after_s(reply.headers.get("retry-after", "")),
+    )
+
+
+def _error_object(body: bytes) -> Mapping[str, Any]:
+    """`{"error": {...}}` (vLLM since 0.9), the bare object of older ones, or nothing."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(document, dict):
+        return {}
+    error = document.get("error", document)
+    return error if isinstance(error, dict) and isinstance(error.get("message"), str) else {}
+
+
+def _retry_after_s(value: str) -> float | None:
+    """Delta seconds only (RFC 9110 section 10.2.3); a date is not worth a clock comparison."""
+    if value.isascii() and value.isdigit():
+        return min(float(value), _LONGEST_WAIT_S)
+    return None

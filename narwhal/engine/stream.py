@@ -1,0 +1,201 @@
+"""The decode leg as a stream: reads in, whole events into a sink, in the read's own call.
+
+Plain events (a choice, finish reason null, no error) pass undecoded. A cheap search *selects*: whatever
+it does not recognise as plain is decoded, so model text can only make us decode more than we need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from narwhal.engine.events import decode_event, is_plain
+from narwhal.engine.exchange import Exchange, Head
+from narwhal.engine.refusal import refusal
+from narwhal.engine.sse import SseSplitter
+from narwhal.errors import EngineError, EngineTimeout, StreamBroken
+from narwhal.ports import EngineReply, EventKind, StreamCall, StreamEvent, StreamSink
+
+if TYPE_CHECKING:
+    from narwhal.engine.connection import Connection
+
+_REFUSAL_LIMIT = 1 << 20
+_LARGEST_CHUNK = 4096
+
+
+def _chunk_heads() -> list[bytes]:
+    """By the length of a whole chunk with its framing: how it must begin to be one data event."""
+    heads = [b"\0"] * (_LARGEST_CHUNK + 1)
+    for size in range(1, _LARGEST_CHUNK):
+        head = b"%x\r\n" % size
+        length = len(head) + size + 2
+        if length <= _LARGEST_CHUNK:
+            heads[length] = head + b"data: {"
+    return heads
+
+
+_CHUNK_HEADS = _chunk_heads()
+_DATA = len(b"data: {")
+
+
+class DecodeLeg(Exchange[None]):
+    """Ends at the DONE event. Is the `LegFlow` of its sink."""
+
+    __slots__ = (
+        "_decode_all", "_first_due", "_first_output_s", "_opened", "_output_seen", "_paused", "_refusal",
+        "_silence_s", "_sink", "_splitter", "_verbatim",
+    )  # fmt: skip
+
+    def __init__(
+        self, call: StreamCall, sink: StreamSink, *, loop: asyncio.AbstractEventLoop, limit: int
+    ) -> None:
+        super().__init__(call.call, loop)
+        self._sink = sink
+        self._splitter = SseSplitter(limit)
+        self._decode_all = call.decode_events
+        self._silence_s = call.silence_s
+        self._first_output_s = call.first_output_s
+        self._output_seen = False
+        self._opened = False
+        self._paused = False
+        self._refusal = bytearray()
+        self._verbatim = False
+        """The next read may be taken as it is: nothing held, output seen, events pass undecoded."""
+
+    # --- told by the connection ---
+
+    def attach(self, connection: Connection) -> None:
+        super().attach(connection)
+        self._first_due = self.last_read_at + self._first_output_s
+
+    def take_chunk(self, chunk: bytes) -> bool:
+        """One plain event that fills one chunk, verified to the byte, goes on without being parsed."""
+        size = len(chunk)
+        if not self._verbatim or size > _LARGEST_CHUNK:
+            return False
+        start = _CHUNK_HEADS[size]
+        head = len(start) - _DATA
+        if not (
+            chunk.startswith(start)
+            and chunk.endswith(b"}\n\n\r\n")
+            and chunk.find(b"\n", head) == size - 4
+            and chunk.find(b"\r", head) == size - 2
+            and chunk.count(b"finish_reason") == 1
+            and b'"finish_reason":null' in chunk
+            and b'"choices":[{' in chunk
+            and b'"error"' not in chunk
+        ):
+            return False
+        self.last_read_at = self.loop.time()
+        self._sink.on_chunk(chunk, head)
+        return True
+
+    def on_head(self, head: Head) -> None:
+        self.head = head
+        self._opened = head.status == 200 and head.headers.get("content-type", "").startswith(
+            "text/event-stream"
+        )
+        if self._opened:
+            self._sink.on_open(self)
+
+    def on_body(self, data: bytes) -> None:
+        if self.done.done():
+            return
+        if not self._opened:
+            self._refusal += data[: _REFUSAL_LIMIT - len(self._refusal)]
+            return
+        try:
+            events = self._splitter.feed(data)
+        except StreamBroken as error:
+            self.fail(StreamBroken(str(error), iid=self.call.iid, kind=error.kind))
+            return
+        if events:
+            self._hand_on(events)
+        whole = not self._splitter.held and not self.done.done()
+        self._verbatim = whole and self._output_seen and not self._decode_all
+
+    def on_complete(self) -> None:
+        if self.done.done():
+            return
+        if not self._opened:
+            self._end(self._refused())
+            return
+        if rest := self._splitter.flush():
+            self._hand_on(rest)
+        self._end(StreamBroken("the stream ended without [DONE]", iid=self.call.iid, kind="early_end"))
+
+    # --- events ---
+
+    def _hand_on(self, events: list[bytes]) -> None:
+        if self._output_seen and not self._decode_all and all(map(is_plain, events)):
+            self._sink.on_plain(events[0] if len(events) == 1 else b"".join(events), len(events))
+            return
+        decoded, broken = self._decode(events)
+        if decoded:
+            self._sink.on_events(decoded)
+        if broken is not None:
+            self.fail(broken)
+        elif decoded[-1].kind is EventKind.DONE and not self.done.done():
+            self.done.set_result(None)
+            self.resume()
+
+    def _decode(self, events: list[bytes]) -> tuple[list[StreamEvent], StreamBroken | None]:
+        """Up to DONE or the first event that is no JSON object."""
+        decoded: list[StreamEvent] = []
+        for raw in events:
+            try:
+                event = decode_event(raw)
+            except ValueError as error:
+                return decoded, StreamBroken(f"event: {error}", iid=self.call.iid, kind="malformed")
+            decoded.append(event)
+            if event.kind in (EventKind.OUTPUT, EventKind.FINISH):
+                self._output_seen = True
+            elif event.kind is EventKind.DONE:
+                break
+        return decoded, None
+
+    def _refused(self) -> EngineError:
+        assert self.head is not None
+        reply = EngineReply(self.head.status, self.head.headers, bytes(self._refusal))
+        if self.head.status == 200:
+            return StreamBroken("a 200 that is no event stream", iid=self.call.iid, kind="malformed")
+        return refusal(reply, self.call.iid)
+
+    # --- LegFlow ---
+
+    def pause(self) -> None:
+        if not self._paused and not self.done.done() and self.connection is not None:
+            self._paused = True
+            self.connection.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self.connection is not None:
+            self._paused = False
+            self.last_read_at = self.loop.time()
+            self.connection.resume_reading()
+
+    # --- deadlines ---
+
+    def next_due(self) -> float | None:
+        due = self.total_due
+        if not self._output_seen:
+            due = self._first_due if due is None else min(due, self._first_due)
+        elif self._silence_s > 0:
+            silent = (self.loop.time() if self._paused else self.last_read_at) + self._silence_s
+            due = silent if due is None else min(due, silent)
+        return due
+
+    def look(self, now: float) -> float | None:
+        if not self.done.done():
+            if not self._output_seen and now >= self._first_due:
+                self._time_out("first_token", "no first token in time")
+            elif self._silent(now):
+                self._time_out("silence", f"no data for {self._silence_s} s")
+        return super().look(now)
+
+    def _silent(self, now: float) -> bool:
+        waiting = self._output_seen and self._silence_s > 0 and not self._paused
+        return waiting and now >= self.last_read_at + self._silence_s
+
+    def _time_out(self, kind: str, message: str) -> None:
+        self.fail(EngineTimeout(message, iid=self.call.iid, kind=kind))

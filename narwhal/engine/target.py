@@ -1,0 +1,62 @@
+"""Where an engine listens, and the request heads that go there."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from narwhal.model.engine import EngineSpec
+from narwhal.ports import EngineCall
+
+Stamp = Callable[[], str | None]
+"""The value of `x-narwhal-epoch` now (`<cluster>/<epoch>`), None without a cluster."""
+
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One engine's address. `path` is the URL's path prefix, "" as a rule; `fixed` the constant headers."""
+
+    iid: str
+    host: str
+    port: int
+    path: str
+    fixed: str
+    tls: ssl.SSLContext | None
+
+    @classmethod
+    def of(cls, spec: EngineSpec, *, api_key: str, tls: ssl.SSLContext) -> Target:
+        """`api_key` "": no Authorization. Only https URLs use `tls`."""
+        parts = urlsplit(spec.url)
+        host = parts.hostname or ""
+        bearer = f"authorization: Bearer {api_key}\r\n" if api_key else ""
+        return cls(
+            iid=spec.iid,
+            host=host,
+            port=parts.port or _PORTS[parts.scheme],
+            path=parts.path.rstrip("/"),
+            fixed=f"host: {parts.netloc.rpartition('@')[2]}\r\naccept: */*\r\n{bearer}",
+            tls=tls if parts.scheme == "https" else None,
+        )
+
+    def request(self, call: EngineCall, epoch: str | None) -> bytes:
+        """The whole request as it goes on the wire. Nothing of the client's but `traceparent` is in it."""
+        lines = [
+            f"{call.method} {self.path}{call.path} HTTP/1.1\r\n{self.fixed}",
+            f"x-request-id: {call.rid}\r\nx-narwhal-leg: {call.leg.value}\r\n",
+        ]
+        if epoch is not None:
+            lines.append(f"x-narwhal-epoch: {epoch}\r\n")
+        if call.traceparent is not None and _is_clean(call.traceparent):
+            lines.append(f"traceparent: {call.traceparent}\r\n")
+        if call.body or call.method == "POST":
+            lines.append(f"content-type: application/json\r\ncontent-length: {len(call.body)}\r\n")
+        lines.append("\r\n")
+        return "".join(lines).encode("latin-1") + call.body
+
+
+def _is_clean(value: str) -> bool:
+    return value.isascii() and value.isprintable()

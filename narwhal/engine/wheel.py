@@ -1,0 +1,90 @@
+"""Coarse deadlines for many exchanges at the price of one timer.
+
+Each watched thing lies in one bucket, a tick wide. When its bucket comes up it is asked once; it looks at
+its own `last_read_at` and answers when to be asked again. So a read costs no timer, and a pass never
+visits things that are not due. Precision is one tick, late, never early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+TICK_S = 0.05
+
+
+class Watched(Protocol):
+    """`bucket` belongs to the wheel: None while not watched."""
+
+    bucket: int | None
+
+    def look(self, now: float) -> float | None:
+        """Called when due (`now` on the loop's clock): the next time to look, None for never again."""
+
+
+class Wheel:
+    """All deadlines of one event loop. The timer runs only while something is watched."""
+
+    __slots__ = ("_buckets", "_loop", "_tick", "_tick_s", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tick_s: float = TICK_S) -> None:
+        self._loop = loop
+        self._tick_s = tick_s
+        self._tick = 0
+        self._buckets: dict[int, set[Watched]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for bucket in self._buckets.values())
+
+    def watch(self, what: Watched, due: float) -> None:
+        """Asks `what` at `due` (loop time) or up to one tick later; replaces an earlier watch."""
+        self.drop(what)
+        if self._timer is None:
+            self._tick = int(self._loop.time() / self._tick_s)
+            self._arm()
+        what.bucket = max(self._tick, int(due / self._tick_s)) + 1
+        self._buckets.setdefault(what.bucket, set()).add(what)
+
+    def drop(self, what: Watched) -> None:
+        """Watches no longer; nothing happens when it was not watched."""
+        if what.bucket is None:
+            return
+        bucket = self._buckets.get(what.bucket)
+        if bucket is not None:
+            bucket.discard(what)
+            if not bucket:
+                del self._buckets[what.bucket]
+        what.bucket = None
+
+    def close(self) -> None:
+        """Forgets everything and stops the timer."""
+        for bucket in self._buckets.values():
+            for what in bucket:
+                what.bucket = None
+        self._buckets.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._timer = self._loop.call_at((self._tick + 1) * self._tick_s, self._turn)
+
+    def _turn(self) -> None:
+        now = self._loop.time()
+        last = max(self._tick + 1, int(now / self._tick_s))
+        due = [tick for tick in range(self._tick + 1, last + 1) if tick in self._buckets]
+        self._tick = last
+        for tick in due:
+            self._ask(self._buckets.pop(tick, set()), now)
+        self._timer = None
+        if self._buckets:
+            self._arm()
+
+    def _ask(self, bucket: set[Watched], now: float) -> None:
+        for what in bucket:
+            what.bucket = None
+        for what in bucket:
+            due = what.look(now)
+            if due is not None:
+                self.watch(what, due)

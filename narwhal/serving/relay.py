@@ -1,0 +1,172 @@
+"""What a streaming client sees of its decode leg.
+
+Nothing before the first output: until then a failure still has its HTTP status. After that whole events
+as the engine framed them, one write per read, less a usage event that the client did not ask for. An
+error object, a bad finish reason and the `[DONE]` behind them are withheld: `fail` ends the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from narwhal.clock import Clock
+from narwhal.errors import StreamBroken
+from narwhal.ports import ClientStream, EventKind, LegFlow, StreamEvent
+
+BAD_FINISH = frozenset(("abort", "error"))
+"""Finish reasons that mean cut text (engines.md section 1, *seen* at an engine's SIGTERM)."""
+
+_BEFORE_OUTPUT_LIMIT = 65536
+
+
+class LegTally:
+    """What one decode leg produced, whoever takes its events. Times are `Clock.now`."""
+
+    __slots__ = ("_clock", "done", "events", "finish_reason", "finished_at", "first_output_at", "usage")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.events = 0
+        """Events with generated output."""
+        self.usage: Mapping[str, Any] | None = None
+        self.finish_reason: str | None = None
+        self.first_output_at: float | None = None
+        self.finished_at: float | None = None
+        self.done = False
+
+    def take(self, event: StreamEvent) -> StreamBroken | None:
+        """Counts one decoded event; tells what is wrong with it, if anything is."""
+        if event.usage is not None:
+            self.usage = event.usage
+        kind = event.kind
+        if kind is EventKind.OUTPUT:
+            self._output()
+        elif kind is EventKind.FINISH:
+            return self._finish(event.finish_reason)
+        elif kind is EventKind.ERROR:
+            return StreamBroken("error object inside the stream", kind="error_object")
+        elif kind is EventKind.DONE:
+            if self.finish_reason is None:
+                return StreamBroken("[DONE] without a finish reason", kind="early_end")
+            self.done = True
+        return None
+
+    @property
+    def output_tokens(self) -> int:
+        """By the engine's usage, else by the count of events (`accounting` says which)."""
+        return self._usage_count("completion_tokens") if self.accounting == "usage" else self.events
+
+    @property
+    def input_tokens(self) -> int | None:
+        """As the engine counted them, None when it did not tell."""
+        return self._usage_count("prompt_tokens") if self.usage is not None else None
+
+    @property
+    def accounting(self) -> str:
+        return "usage" if self._usage_count("completion_tokens") else "events"
+
+    def _usage_count(self, key: str) -> int:
+        count = (self.usage or {}).get(key)
+        return count if isinstance(count, int) and not isinstance(count, bool) else 0
+
+    def _output(self) -> None:
+        self.events += 1
+        if self.first_output_at is None:
+            self.first_output_at = self._clock.now()
+
+    def _finish(self, reason: str | None) -> StreamBroken | None:
+        if reason in BAD_FINISH:
+            return StreamBroken(f"finish reason {reason!r}", kind="bad_finish")
+        self._output()
+        self.finish_reason = reason
+        self.finished_at = self._clock.now()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPlan:
+    """`headers` of the response, names in lower case; `include_usage` as the client asked.
+
+    `on_first_output` is called once, when the first output is about to leave.
+    """
+
+    headers: Sequence[tuple[str, str]]
+    include_usage: bool
+    on_first_output: Callable[[], None]
+
+
+class Relay:
+    """`ports.StreamSink` for a streaming client; one per decode leg."""
+
+    __slots__ = ("_chunk", "_client", "_early", "_flow", "_plan", "tally")
+
+    def __init__(self, client: ClientStream, plan: RelayPlan, *, clock: Clock) -> None:
+        self.tally = LegTally(clock)
+        self._client = client
+        self._plan = plan
+        self._early = bytearray()
+        self._chunk = client.write_chunk
+        self._flow: LegFlow | None = None
+
+    # --- ports.StreamSink ---
+
+    def on_open(self, flow: LegFlow) -> None:
+        self._flow = flow
+
+    def on_chunk(self, chunk: bytes, head: int) -> None:
+        self.tally.events += 1
+        self._chunk(chunk, head)
+
+    def on_plain(self, data: bytes, events: int) -> None:
+        self.tally.events += events
+        self._client.write(data)
+
+    def on_events(self, events: Sequence[StreamEvent]) -> None:
+        shown = bytearray()
+        broken = None
+        for event in events:
+            broken = self.tally.take(event)
+            if broken is not None:
+                break
+            if event.kind is not EventKind.USAGE or self._plan.include_usage:
+                shown += event.raw
+        self._show(bytes(shown))
+        if broken is not None and self._flow is not None:
+            self._flow.fail(broken)
+
+    # --- for the handler ---
+
+    def fail(self, error: Mapping[str, Any]) -> None:
+        """Ends a stream that has begun with our error event; `error` is the envelope's inner object."""
+        self._client.finish(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
+
+    # --- towards the client ---
+
+    def _show(self, data: bytes) -> None:
+        if self.tally.first_output_at is None:
+            self._keep(data)
+        elif not self._client.started:
+            self._begin(data)
+        elif self.tally.done:
+            self._client.finish(data)
+        else:
+            self._client.write(data)
+
+    def _keep(self, data: bytes) -> None:
+        """Role event and comments wait for the first output."""
+        self._early += data
+        if len(self._early) > _BEFORE_OUTPUT_LIMIT and self._flow is not None:
+            self._flow.fail(StreamBroken("too much before the first output", kind="malformed"))
+
+    def _begin(self, data: bytes) -> None:
+        assert self._flow is not None
+        self._plan.on_first_output()
+        self._client.pace(on_pause=self._flow.pause, on_resume=self._flow.resume)
+        self._client.start(200, self._plan.headers, data=bytes(self._early) + data)
+        self._early.clear()
+        if self.tally.done:
+            self._client.finish()
