@@ -2,7 +2,7 @@
 
 What it costs is the floor of the product's data plane: placement, journal and state come on top.
 
-    python -m tests.bench.bare_router PORT PREFILL_URL DECODE_URL [DECODE_URL...]
+    python -m tests.bench.bare_router PORT PREFILL_PORTS DECODE_PORTS     (comma-separated)
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ HEADERS = (("content-type", "text/event-stream; charset=utf-8"), ("cache-control
 
 
 class BareRouter:
-    def __init__(self, prefill: str, decodes: list[str]) -> None:
-        self.engines = [EngineSpec("p", prefill)] + [
-            EngineSpec(f"d{n}", url) for n, url in enumerate(decodes)
-        ]
-        self.decode = itertools.cycle([spec.iid for spec in self.engines[1:]])
+    def __init__(self, prefills: list[str], decodes: list[str]) -> None:
+        self.engines = [EngineSpec(port, f"http://127.0.0.1:{port}") for port in prefills + decodes]
+        self.prefill = itertools.cycle(prefills)
+        self.decode = itertools.cycle(decodes)
         self.dialect = make_dialect("vllm", "nixl")
         self.clock = SystemClock()
         self.numbers = itertools.count()
         self.client: LeanClient | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/health":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+            return
         body = await whole_body(receive)
         async with client_stream(scope, receive, send) as stream:
             task = asyncio.current_task()
@@ -76,16 +79,21 @@ class BareRouter:
     async def serve(self, request: InferenceRequest, stream: Any) -> None:
         client = self.client = self.client or LeanClient(self.engines, ClientSettings(4096, 1 << 24))
         path = request.api.value
+        producer = next(self.prefill)
         prefill = EngineCall(
-            "p", "POST", path, Leg.PREFILL, f"{request.rid}-p", self.dialect.prefill_body(request), total_s=120
+            producer,
+            "POST",
+            path,
+            Leg.PREFILL,
+            f"{request.rid}-p",
+            self.dialect.prefill_body(request),
+            total_s=120,
         )
-        descriptor = self.dialect.read_prefill(await client.fetch(prefill), "p")
+        descriptor = self.dialect.read_prefill(await client.fetch(prefill), producer)
         body = self.dialect.decode_body(request, descriptor)
         decode = EngineCall(next(self.decode), "POST", path, Leg.DECODE, f"{request.rid}-d", body)
         headers = (*HEADERS, ("x-request-id", request.rid))
-        relay = Relay(
-            stream, RelayPlan(headers, request.include_usage, lambda: None), clock=self.clock
-        )
+        relay = Relay(stream, RelayPlan(headers, request.include_usage, lambda: None), clock=self.clock)
         await client.stream(StreamCall(decode, first_output_s=10.0, silence_s=60.0), relay)
 
 
@@ -98,9 +106,9 @@ async def whole_body(receive: Any) -> bytes:
     return bytes(body)
 
 
-def main(port: str, prefill: str, *decodes: str) -> None:
+def main(port: str, prefills: str, decodes: str) -> None:
     config = uvicorn.Config(
-        BareRouter(prefill, list(decodes)),
+        BareRouter(prefills.split(","), decodes.split(",")),
         port=int(port),
         http=RouterProtocol,
         loop="uvloop",

@@ -125,12 +125,21 @@ def byte_relay() -> Contender:
     return Contender("C byte relay, one leg", command)
 
 
-def httpx_relay() -> Contender:
+def of_module(name: str, module: str) -> Contender:
     def command(port: int, ports: Sequence[int], folder: Path) -> list[str]:
         legs = [",".join(map(str, ports[:PREFILL_ENGINES])), ",".join(map(str, ports[PREFILL_ENGINES:]))]
-        return [sys.executable, "-m", "tests.bench.plain_relay", str(port), *legs]
+        return [sys.executable, "-m", module, str(port), *legs]
 
-    return Contender("plain httpx relay", command, env={"PYTHONPATH": str(ROOT)})
+    return Contender(name, command, env={"PYTHONPATH": str(ROOT)})
+
+
+def httpx_relay() -> Contender:
+    return of_module("plain httpx relay", "tests.bench.plain_relay")
+
+
+def bare_relay() -> Contender:
+    """Our own data plane with nothing around it: what is left to win or lose in the rest."""
+    return of_module("narwhal's bare relay", "tests.bench.bare_router")
 
 
 # --- peers -----------------------------------------------------------------------------------------
