@@ -84,22 +84,22 @@ class LeanClient:
     async def _run(self, call: EngineCall, make: Callable[[], Exchange[Result]]) -> Result:
         await self._seats.take(call.pool_s)
         try:
-            request = self._targets[call.iid].request(call, self._stamp())
             idle = self._idle.take(call.iid)
             if idle is not None:
                 exchange = make()
                 try:
-                    return await self._exchange(exchange, idle, request)
+                    return await self._exchange(exchange, idle)
                 except EngineUnreachable:
                     if not exchange.may_repeat:
                         raise
             fresh = await self._connect(call)
-            return await self._exchange(make(), fresh, request)
+            return await self._exchange(make(), fresh)
         finally:
             self._seats.give()
 
-    async def _exchange(self, exchange: Exchange[Result], connection: Connection, request: bytes) -> Result:
-        connection.send(exchange, request)
+    async def _exchange(self, exchange: Exchange[Result], connection: Connection) -> Result:
+        call = exchange.call
+        connection.send(exchange, self._targets[call.iid].request(call, self._stamp()))
         due = exchange.next_due()
         if due is not None:
             self._wheel.watch(exchange, due)
