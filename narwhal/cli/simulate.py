@@ -146,6 +146,7 @@ def _out_of_range(options: argparse.Namespace) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="narwhal simulate",
+        allow_abbrev=False,
         description="Simulated vLLM engines: no GPU, no model, real HTTP and KV handoffs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

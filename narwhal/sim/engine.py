@@ -55,12 +55,11 @@ class SimEngine:
         self.address = ("", 0)
         self._peers = Peers(find, settings.unmet_peer_s)
         self._expiry = Later(self._expire)
-        self._deaths = [Later(self._fall_ill), Later(self._vanish)]
+        self._deaths = [Later(self._fall_ill), Later(lambda: self.listener(False))]
         self._engine_id = ""
         self._running: set[Generation] = set()
         self._waiting: deque[Generation] = deque()
         self._cached = PrefixCache()
-        self._kv_tokens = 0
         self.begin_anew()
 
     # --- identity and life --------------------------------------------------------------------------
@@ -74,6 +73,11 @@ class SimEngine:
         self._pool = BlockPool(self.settings.kv_blocks, self.settings.block_tokens)
         self._ledger = HandoffLedger(self._pool, self.settings.kv_lease_s)
         self._timing = Timing(self.settings)
+        for generation in self._work():
+            generation.abandon()
+        self._running.clear()
+        self._waiting.clear()
+        self._kv_tokens = 0
         self._cached.clear()
         self._peers.forget()
         for timer in (self._expiry, *self._deaths):
@@ -118,12 +122,15 @@ class SimEngine:
 
     def restart(self, down_s: float) -> None:
         """Die at once and be a new process on the same port after `down_s`."""
-        for generation in self._work():
-            generation.exchange.reset()
-            generation.gone()
-        self.core_dead = self.healthy_no_more = True
+        self.vanish()
         self.listener(False)
         self.wheel.add(Later(self._rise), self.wheel.now() + down_s)
+
+    def vanish(self) -> None:
+        """kill -9: nothing is said any more, and peers find nobody."""
+        self.core_dead = self.healthy_no_more = True
+        for generation in self._work():
+            generation.cancel()
 
     def shut_down(self) -> None:
         """SIGTERM: no new connections, running work ends with finish reason abort."""
@@ -162,9 +169,6 @@ class SimEngine:
 
     def _fall_ill(self) -> None:
         self.healthy_no_more = True
-
-    def _vanish(self) -> None:
-        self.listener(False)
 
     def _rise(self) -> None:
         self.begin_anew()

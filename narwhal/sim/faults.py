@@ -155,7 +155,7 @@ def _value(where: str, value: Any, *, param: Param) -> Any:
             raise FaultError(f"{where}: is required")
         return param.default
     if not _CHECKS[param.type](value):
-        raise FaultError(f"{where}: must be a {param.type}, not {value!r:.60}")
+        raise FaultError(f"{where}: must be {_A[param.type]}, not {value!r:.60}")
     if param.type != "string" and value < param.least:
         raise FaultError(f"{where}: must be at least {param.least:g}, not {value}")
     if param.choices and value not in param.choices:
@@ -175,6 +175,7 @@ def _is_string(value: Any) -> bool:
     return isinstance(value, str)
 
 
+_A = {"integer": "an integer", "number": "a number", "string": "a string"}
 _CHECKS = {"integer": _is_integer, "number": _is_number, "string": _is_string}
 
 

@@ -143,6 +143,11 @@ class Generation(Timed):
         self._host.stats.aborted += 1
         self._leave(hold=False)
 
+    def abandon(self) -> None:
+        """The engine's memory is gone, and this with it; the connection is somebody else's to close."""
+        self.cancel()
+        self.over = True
+
     def shut_down(self) -> None:
         """SIGTERM: streams end with finish_reason abort and [DONE], plain requests answer what they have."""
         if self.over:

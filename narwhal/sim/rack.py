@@ -120,7 +120,7 @@ class Stand:
 
     def kill(self) -> None:
         """As kill -9 leaves it: both ports closed, every connection cut."""
-        self.engine.stop_core()
+        self.engine.vanish()
         self._serving.drop_all()
         self._side.drop_all()
 

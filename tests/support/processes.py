@@ -58,6 +58,8 @@ class Process:
         """Wait for the end; the exit status (negative: the signal)."""
         status = self._child.wait(within_s)
         self._reader.join(within_s)
+        if self._child.stdout is not None:
+            self._child.stdout.close()
         return status
 
     def stop(self, *, within_s: float = LIVENESS_S) -> int:
@@ -68,9 +70,6 @@ class Process:
         except subprocess.TimeoutExpired:
             self.send(signal.SIGKILL)
             return self.ended(within_s=within_s)
-        finally:
-            if self._child.stdout is not None:
-                self._child.stdout.close()
 
     def kill(self) -> int:
         """SIGKILL: nothing of the process gets to run any more."""

@@ -1,0 +1,89 @@
+"""`narwhal simulate` as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.engines import call, engine_process
+from tests.support.processes import Process, python
+
+
+def test_prints_every_engine_and_ends_cleanly_on_sigterm() -> None:
+    with engine_process(3, "--model", "tiny") as served:
+        assert [engine.name for engine in served.engines] == ["e0", "e1", "e2"]
+        for engine in served.engines:
+            assert call("GET", f"{engine.url}/v1/models")["data"][0]["id"] == "tiny"
+            assert engine.stats()["engine"] == engine.name
+        served.process.send(signal.SIGTERM)
+        assert served.process.ended() == 0
+
+
+def test_kv_moves_between_processes() -> None:
+    with engine_process(1) as one, engine_process(1) as other:
+        producer, consumer = one.engines[0], other.engines[0]
+        wants = {"do_remote_decode": True}
+        prefill = {"prompt": "across processes", "max_tokens": 1, "kv_transfer_params": wants}
+        kv = call("POST", f"{producer.url}/v1/completions", prefill)["kv_transfer_params"]
+        assert producer.stats()["held"] == 1
+        decode = {"prompt": "across processes", "max_tokens": 5, "kv_transfer_params": kv}
+        assert (
+            call("POST", f"{consumer.url}/v1/completions", decode)["choices"][0]["finish_reason"] == "length"
+        )
+        assert (producer.stats()["held"], producer.stats()["pulled"]) == (0, 1)
+        assert consumer.stats()["transfers"] == 1
+
+
+def test_ports_follow_each_other_from_the_first() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with engine_process(1, "--port", str(port)) as served:
+        assert served.engines[0].port == port
+        second = Process(python("narwhal.cli.simulate", "--port", str(port)))
+        assert second.ended() == 2
+        assert "engine e0: cannot listen" in second.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--engines", "0"], "--engines 0: must be at least 1"),
+        (["--interval", "nan"], "--interval nan: must be finite seconds"),
+        (["--kv-blocks", "0"], "--kv-blocks 0: must be at least 1"),
+        (["--names", "a,a"], "--names a,a: must be different"),
+        (["--port", "70000"], "--port 70000: must be 0"),
+        (["--api-key-env", "NO_SUCH_KEY"], "--api-key-env NO_SUCH_KEY: the variable is not set"),
+        (["--profiles", "/nowhere.json"], "/nowhere.json: cannot be read"),
+        (["--engine", "2"], "--engine"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_why(arguments: list[str], said: str) -> None:
+    process = Process(python("narwhal.cli.simulate", *arguments))
+    assert process.ended() == 2
+    assert said in process.output
+
+
+def test_a_profiles_file_sets_the_pace_by_name(tmp_path: Path) -> None:
+    row = {"ttft_a": 0, "ttft_b": 0, "ttft_c": 0.01, "tpot_slope": 1e-9, "tpot_intercept": 0.001}
+    file = tmp_path / "profiles.json"
+    file.write_text(json.dumps({"schema": "narwhal.profiles", "profiles": [{"iid": "p0", **row}]}))
+    with engine_process(1, "--names", "p0", "--profiles", str(file)) as served:
+        answer = call("POST", f"{served.engines[0].url}/v1/completions", {"prompt": "x", "max_tokens": 3})
+        assert answer["usage"]["completion_tokens"] == 3
+    process = Process(python("narwhal.cli.simulate", "--names", "d0", "--profiles", str(file)))
+    assert process.ended() == 2
+    assert "has no row for engine d0" in process.output
+
+
+def test_an_api_key_guards_the_v1_routes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMULATED_KEY", "secret")
+    with engine_process(1, "--api-key-env", "SIMULATED_KEY") as served:
+        url = served.engines[0].url
+        with pytest.raises(OSError, match="401"):
+            call("GET", f"{url}/v1/models")
+        assert call("GET", f"{url}/version") == {"version": "0.32.0"}
