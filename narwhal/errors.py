@@ -94,9 +94,13 @@ class HandoffExpired(DeadlineError):
 
 
 class EngineError(NarwhalError):
-    """One leg on one engine failed. `iid` names the engine, `timed_out` picks 504 over 502."""
+    """One leg on one engine failed. `iid` names the engine, `timed_out` picks 504 over 502.
+
+    `leg` is set where the leg is known: "prefill" or "decode".
+    """
 
     timed_out = False
+    leg = ""
 
     def __init__(self, message: str, *, iid: str = "") -> None:
         super().__init__(message)

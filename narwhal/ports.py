@@ -481,7 +481,11 @@ class ClientStream(Protocol):
         """
 
     def start(self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"") -> None:
-        """Head and first data in one write. Header names are lower case."""
+        """Head and first data in one write. Header names are lower case.
+
+        `content-length` frames the body in place of chunks; `connection: close` ends the connection
+        behind the response.
+        """
 
     def write(self, data: bytes) -> None: ...
 

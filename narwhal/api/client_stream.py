@@ -76,10 +76,16 @@ class TransportStream:
         cycle = self._cycle
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
-        cycle.chunked_encoding = self._chunked
         head = [STATUS_LINE[status]]
         head += [b"%b: %b\r\n" % field for field in cycle.default_headers]
-        head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers]
+        for name, value in headers:
+            if name == "connection" and value == "close":
+                cycle.keep_alive = False
+                continue
+            if name == "content-length":
+                self._chunked = False
+            head.append(f"{name}: {value}\r\n".encode("latin-1"))
+        cycle.chunked_encoding = self._chunked
         if not cycle.keep_alive:
             head.append(b"connection: close\r\n")
         head.append(b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n")

@@ -82,27 +82,33 @@ class LeanClient:
     # --- one exchange ---
 
     async def _run(self, call: EngineCall, make: Callable[[], Exchange[Result]]) -> Result:
+        due = None if call.total_s is None else self._loop.time() + call.total_s
         await self._seats.take(call.pool_s)
         try:
             idle = self._idle.take(call.iid)
             if idle is not None:
                 exchange = make()
                 try:
-                    return await self._exchange(exchange, idle)
+                    return await self._exchange(exchange, idle, due=due)
                 except EngineUnreachable:
                     if not exchange.may_repeat:
                         raise
-            fresh = await self._connect(call)
-            return await self._exchange(make(), fresh)
+            fresh = await self._connect(call, due)
+            return await self._exchange(make(), fresh, due=due)
         finally:
             self._seats.give()
 
-    async def _exchange(self, exchange: Exchange[Result], connection: Connection) -> Result:
+    async def _exchange(
+        self, exchange: Exchange[Result], connection: Connection, *, due: float | None
+    ) -> Result:
+        """`due`: loop time at which the whole call ends, waits for seat and connection included."""
         call = exchange.call
+        exchange.total_due = due
+        self._ask_permit(call, connection)
         connection.send(exchange, self._targets[call.iid].request(call, self._stamp()))
-        due = exchange.next_due()
-        if due is not None:
-            self._wheel.watch(exchange, due)
+        next_due = exchange.next_due()
+        if next_due is not None:
+            self._wheel.watch(exchange, next_due)
         try:
             result = await exchange.done
         except BaseException:
@@ -116,11 +122,21 @@ class LeanClient:
             connection.drain(self._idle.put, _DRAIN_S)
         return result
 
-    async def _connect(self, call: EngineCall) -> Connection:
+    def _ask_permit(self, call: EngineCall, connection: Connection) -> None:
+        """The caller's last look before bytes leave; after a no the connection is as good as before."""
+        if call.permit is None:
+            return
+        try:
+            call.permit()
+        except BaseException:
+            self._idle.put(connection)
+            raise
+
+    async def _connect(self, call: EngineCall, due: float | None) -> Connection:
         if len(self._open) >= self._seats.size:
             self._idle.drop_oldest()
         target = self._targets[call.iid]
-        limit_s = call.connect_s if call.total_s is None else min(call.connect_s, call.total_s)
+        limit_s = call.connect_s if due is None else min(call.connect_s, due - self._loop.time())
         try:
             async with asyncio.timeout(limit_s):
                 _, connection = await self._loop.create_connection(

@@ -18,6 +18,7 @@ from narwhal.engine.kv_transfer import CONNECTORS, Connector
 from narwhal.engine.refusal import refusal
 from narwhal.errors import ConfigError, StreamBroken
 from narwhal.model.request import Api, InferenceRequest
+from narwhal.model.wire_json import encode_json
 from narwhal.ports import Dialect, EngineReply, KvDescriptor
 
 _STREAM_ONLY = frozenset(("stream", "stream_options", "min_tokens"))
@@ -74,7 +75,7 @@ def encode(fields: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps(fields)
     except TypeError:
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+        return encode_json(fields)
 
 
 def _with_fields(request: InferenceRequest, added: Mapping[str, Any]) -> bytes:

@@ -31,7 +31,8 @@ class Head:
 class Exchange(Generic[Result]):
     """What fetches and decode legs have in common.
 
-    `started`: a byte of the answer has come. `last_read_at`: loop time of the newest read.
+    `started`: a byte of the answer has come. `last_read_at`: loop time of the newest read. `total_due`:
+    loop time at which the whole call ends, set by the client, whose waits count too; None without one.
     """
 
     __slots__ = (
@@ -54,7 +55,7 @@ class Exchange(Generic[Result]):
         self.head: Head | None = None
         self.started = False
         self.last_read_at = loop.time()
-        self.total_due = None if call.total_s is None else self.last_read_at + call.total_s
+        self.total_due: float | None = None
         self.bucket: int | None = None
 
     # --- told by the connection ---

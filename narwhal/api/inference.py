@@ -1,0 +1,137 @@
+"""Data routes: the two generating ones and the model list (http-api.md section 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from narwhal.api.client_stream import client_stream
+from narwhal.api.envelope import Answer, envelope, json_answer
+from narwhal.api.errors import INVALID, answer
+from narwhal.api.inbound import BodyLimits, HttpInbound
+from narwhal.errors import InvariantViolation, NarwhalError, TooLarge
+from narwhal.model.request import Api
+from narwhal.ports import RequestHandler
+
+log = logging.getLogger("narwhal.api")
+
+MODELS = "/v1/models"
+
+
+class ServedModel(Protocol):
+    """The model as clients list it. `max_model_len` in tokens, None until an engine has told it."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def max_model_len(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DataViews:
+    """What the data routes work with.
+
+    `arrival` gives the instant of a request on Clock.now and Clock.wall; `created` is Unix seconds, the
+    same on every model object of this process.
+    """
+
+    handler: RequestHandler
+    limits: BodyLimits
+    arrival: Callable[[], tuple[float, float]]
+    card: ServedModel
+    created: int
+
+
+def data_routes(views: DataViews) -> Sequence[BaseRoute]:
+    """For `build_app`. Paths are exact."""
+    generate = Generate(views)
+    return [
+        *(Route(api.value, generate, methods=["POST"]) for api in Api),
+        Route(MODELS, ModelList(views), methods=["GET"]),
+        Route(MODELS + "/{model:path}", OneModel(views), methods=["GET"]),
+    ]
+
+
+class Generate:
+    """`POST /v1/completions` and `/v1/chat/completions`: the outermost handler of a request."""
+
+    def __init__(self, views: DataViews) -> None:
+        self._handler = views.handler
+        self._limits = views.limits
+        self._arrival = views.arrival
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with client_stream(scope, receive, send) as stream:
+            inbound = HttpInbound(scope, receive, stream=stream, limits=self._limits, arrived=self._arrival())
+            try:
+                await self._handler.serve(inbound)
+            except asyncio.CancelledError:
+                if not (stream.gone or inbound.left):
+                    raise
+            except InvariantViolation:
+                # A router in an unknown state must not serve: SystemExit passes through the loop.
+                log.critical("a bug was met: the process ends", exc_info=True)
+                raise SystemExit(1) from None
+            except Exception as error:
+                await _tell(error, inbound)
+
+
+async def _tell(error: Exception, inbound: HttpInbound) -> None:
+    """The error as a response or, once the stream has started, as its last event."""
+    if not isinstance(error, NarwhalError):
+        log.error("request %s failed unexpectedly", inbound.rid, exc_info=error)
+    told, stream = answer(error, inbound.rid), inbound.stream
+    if stream.started:
+        stream.finish(told.event())
+        return
+    body = told.body()
+    headers = [*told.headers(inbound.rid), ("content-length", str(len(body)))]
+    stream.start(told.status, headers, data=body)
+    if isinstance(error, TooLarge):
+        await inbound.drop_rest()
+    stream.finish()
+
+
+class ModelList:
+    """`GET /v1/models`: every router answers, whatever its role."""
+
+    def __init__(self, views: DataViews) -> None:
+        self._views = views
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        document = {"object": "list", "data": [_model_object(self._views)]}
+        await json_answer(200, document)(scope, receive, send)
+
+
+class OneModel:
+    """`GET /v1/models/{id}`."""
+
+    def __init__(self, views: DataViews) -> None:
+        self._views = views
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        named = scope["path_params"]["model"]
+        await self._answer(named)(scope, receive, send)
+
+    def _answer(self, named: str) -> Answer:
+        if named == self._views.card.model:
+            return json_answer(200, _model_object(self._views))
+        message = f"The model `{named[:128]}` does not exist."
+        return Answer(404, envelope(message, INVALID, param="model", code="model_not_found"))
+
+
+def _model_object(views: DataViews) -> dict[str, object]:
+    return {
+        "id": views.card.model,
+        "object": "model",
+        "created": views.created,
+        "owned_by": "narwhal",
+        "max_model_len": views.card.max_model_len,
+    }

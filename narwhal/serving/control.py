@@ -1,0 +1,36 @@
+"""The control check of the request path (serving.md section 1.2)."""
+
+from __future__ import annotations
+
+from narwhal.clock import Clock
+from narwhal.errors import NotOwner
+from narwhal.ports import ControlGate
+
+HOLD_S = 0.5
+"""New requests are held this long while it is open who owns (cluster.md section 5)."""
+
+
+class ControlCheck:
+    """Asks the gate with a fresh clock. Nothing may be awaited between `demand` and the act."""
+
+    __slots__ = ("_clock", "_gate")
+
+    def __init__(self, gate: ControlGate, clock: Clock) -> None:
+        self._gate = gate
+        self._clock = clock
+
+    @property
+    def epoch(self) -> int:
+        return self._gate.epoch
+
+    def demand(self) -> None:
+        """Raises NotOwner unless this router owns the fleet at this instant."""
+        now = self._clock.now()
+        if not self._gate.may_admit(now):
+            raise NotOwner(f"this router does not serve now: {self._gate.refusal(now)}")
+
+    async def admit(self) -> None:
+        """As `demand`, but waits a little where a handover is under way."""
+        if not self._gate.may_admit(self._clock.now()):
+            await self._gate.decided(HOLD_S)
+            self.demand()

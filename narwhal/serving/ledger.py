@@ -1,0 +1,148 @@
+"""The requests this router has in hand: one entry each, from arrival to the end of the response.
+
+An entry is a context manager that is opened before anything can raise. However its block is left, it gives
+back every reservation, counts exactly one outcome and hands the journal row to the recorder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from narwhal.clock import Clock
+from narwhal.errors import EngineError, NarwhalError
+from narwhal.model.engine import Leg
+from narwhal.model.placement import Demand, Reservation
+from narwhal.model.request import InferenceRequest, RequestRow
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.outcome import outcome_of
+from narwhal.policy.totals import Totals
+from narwhal.ports import Inbound, Recorder
+
+
+class Ledger:
+    """Open entries of one router."""
+
+    def __init__(self, *, fleet: Fleet, totals: Totals, recorder: Recorder, clock: Clock) -> None:
+        self.fleet = fleet
+        self.totals = totals
+        self.recorder = recorder
+        self.clock = clock
+        self.inflight = 0
+        """Entries open now."""
+        self.attempts = 0
+        """Prefill+decode attempts begun since the start."""
+
+    def open(self, inbound: Inbound, epoch: int) -> Entry:
+        """Counts the request. Use the entry as a context manager at once."""
+        self.inflight += 1
+        return Entry(self, inbound, epoch=epoch)
+
+
+class Entry:
+    """One request in hand. `row` is its journal row; `began` is on Clock.now."""
+
+    __slots__ = ("_held", "_inbound", "_ledger", "_missed_slo", "began", "dispatched", "row")
+
+    def __init__(self, ledger: Ledger, inbound: Inbound, *, epoch: int) -> None:
+        self._ledger = ledger
+        self._inbound = inbound
+        self._held: list[Reservation] = []
+        self._missed_slo = False
+        self.began = ledger.clock.now()
+        self.dispatched = False
+        """A leg has been sent: the request runs to its end even if control is lost (I8)."""
+        self.row = RequestRow(
+            rid=inbound.rid,
+            client_rid=inbound.client_rid,
+            arrived=inbound.arrived_wall,
+            epoch=epoch,
+        )
+
+    def decoded(self, request: InferenceRequest) -> None:
+        """The body has been read: from here on the end of the client ends the task that serves it."""
+        self._inbound.stream.watch(_ender_of_this_task())
+
+    def sized(self, demand: Demand) -> None:
+        """Prompt tokens as counted or estimated; the engine's own count replaces them at the end."""
+        self.row.input_len = demand.input_tokens
+
+    def hold(self, reservation: Reservation) -> None:
+        """Takes over a reservation; a missed target counts once a request."""
+        self._held.append(reservation)
+        if reservation.violates_slo and not self._missed_slo:
+            self._missed_slo = True
+            self._ledger.totals.missed_slo()
+
+    def free(self, reservation: Reservation) -> None:
+        """The leg has ended on its engine."""
+        self._held.remove(reservation)
+        self._ledger.fleet.release(reservation, self._ledger.clock.now())
+
+    def attempt(self) -> None:
+        """Counts the start of one prefill+decode attempt."""
+        self.row.attempts += 1
+        self.row.decode_iid = None
+        self._ledger.attempts += 1
+
+    def engines_of_attempt(self) -> frozenset[str]:
+        """Whom the next attempt avoids: the engine whose leg failed, and the producer of a failed decode."""
+        return frozenset(iid for iid in (self.row.prefill_iid, self.row.decode_iid) if iid is not None)
+
+    def leg_failed(self, leg: Leg, error: NarwhalError) -> None:
+        """Notes a failed leg for the journal and gives back what the attempt held."""
+        iid = (self.row.prefill_iid if leg is Leg.PREFILL else self.row.decode_iid) or ""
+        failure = {"leg": leg.value, "iid": iid, "class": type(error).__name__, "error": str(error)}
+        self.row.attempt_failures.append(failure)
+        self._release_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        ledger, row = self._ledger, self.row
+        self._release_all()
+        ledger.inflight -= 1
+        outcome = outcome_of(error, client_left=self._client_left(error), dispatched=self.dispatched)
+        row.duration_s = ledger.clock.now() - self.began
+        row.terminal = outcome.value
+        if error is not None:
+            row.reason = type(error).__name__
+            row.error = _told(error)
+        ledger.totals.finished(outcome)
+        ledger.recorder.request(row, outcome)
+
+    def _client_left(self, error: BaseException | None) -> bool:
+        """Cancellation while the body was read is the client's, later only if its stream says so."""
+        if not isinstance(error, asyncio.CancelledError):
+            return False
+        return self._inbound.stream.gone or not self.row.attempts
+
+    def _release_all(self) -> None:
+        now = self._ledger.clock.now()
+        for reservation in self._held:
+            self._ledger.fleet.release(reservation, now)
+        self._held.clear()
+
+
+def _ender_of_this_task() -> Callable[[], None]:
+    task = asyncio.current_task()
+
+    def end() -> None:
+        if task is not None:
+            task.cancel("the client left")
+
+    return end
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, EngineError) and error.iid:
+        return f"{error.leg} on {error.iid}: {error}"
+    return str(error)
