@@ -1,0 +1,126 @@
+"""Runs the services of docker-compose.yml and clean switches under load: `... compose_drive FOLDER`.
+
+Prints the map it replaced by and one JSON line of what the clients saw. The load is open: so many
+requests a second whether or not earlier ones were answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.compose import Compose
+
+RATE = 200
+SWITCHES = 10
+BODY_BYTES = 20_000
+PORTS = {"router-a": 8001, "router-b": 8002}
+FRONT = 8000
+
+
+async def exchange(port: int, request: bytes) -> tuple[int, bytes]:
+    """One request on a connection of its own; status and the rest of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        answer = await reader.read()
+    finally:
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return (int(head.split()[1]) if head.startswith(b"HTTP/1.1 ") else 0), body
+
+
+def completion(number: int) -> bytes:
+    """A request of BODY_BYTES, every second one streamed."""
+    fields = {"model": "simulated", "max_tokens": 2, "stream": bool(number % 2), "prompt": ""}
+    fields["prompt"] = f"{number} ".ljust(BODY_BYTES - len(json.dumps(fields)), "w")
+    body = json.dumps(fields).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: narwhal\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + body
+
+
+async def ask(seen: collections.Counter[str], number: int) -> None:
+    """Counts one request as `whole` or by what was wrong with it."""
+    try:
+        status, body = await asyncio.wait_for(exchange(FRONT, completion(number)), 60)
+    except (OSError, TimeoutError) as error:
+        seen[f"{type(error).__name__}: {error}"] += 1
+        return
+    streamed, whole = number % 2, b'"finish_reason":"length"' in body.replace(b'": "', b'":"')
+    if status == 200 and whole and (not streamed or b"data: [DONE]" in body):
+        seen["whole"] += 1
+    else:
+        seen[f"{status} {body[:300]!r}"] += 1
+
+
+async def load(seen: collections.Counter[str], stop: asyncio.Event) -> int:
+    """Requests at RATE until told to stop, then until the last answer. How many."""
+    asked: list[asyncio.Task[None]] = []
+    due = time.monotonic()
+    while not stop.is_set():
+        asked.append(asyncio.create_task(ask(seen, len(asked))))
+        due += 1 / RATE
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+    await asyncio.gather(*asked)
+    return len(asked)
+
+
+async def is_ready(name: str) -> bool:
+    request = b"GET /ready HTTP/1.1\r\nHost: narwhal\r\nConnection: close\r\n\r\n"
+    try:
+        status, _ = await exchange(PORTS[name], request)
+    except OSError:
+        return False
+    return status == 200
+
+
+async def owner(*names: str) -> str:
+    for _ in range(3000):
+        for name in names:
+            if await is_ready(name):
+                return name
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"none of {names} became ready")
+
+
+async def drive(compose: Compose) -> dict[str, Any]:
+    seen: collections.Counter[str] = collections.Counter()
+    stop, takeovers = asyncio.Event(), []
+    holder = await owner(*PORTS)
+    await asyncio.sleep(1.0)
+    clients = asyncio.create_task(load(seen, stop))
+    for _ in range(SWITCHES):
+        await asyncio.sleep(1.0)
+        other = next(name for name in PORTS if name != holder)
+        ending, began = compose.terminate(holder), time.monotonic()
+        assert await owner(other) == other
+        takeovers.append(round(time.monotonic() - began, 3))
+        assert await asyncio.to_thread(ending.wait, 40) == 0, f"{holder} ended with {ending.returncode}"
+        compose.start(holder)
+        await asyncio.to_thread(compose.wait_healthy, holder)
+        holder = other
+    await asyncio.sleep(1.0)
+    stop.set()
+    return {"asked": await clients, "seen": dict(seen), "takeovers": takeovers}
+
+
+def main(folder: str) -> None:
+    compose = Compose(Path(folder))
+    compose.lay_out()
+    try:
+        for service in compose.in_order():
+            print(f"{service.name}: {json.dumps(compose.map_of(service))}")
+            compose.start(service.name)
+            compose.wait_healthy(service.name)
+        print(json.dumps(asyncio.run(drive(compose))))
+    finally:
+        compose.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
