@@ -8,13 +8,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
-from narwhal.cli.demo.extras import INSTALL, ExtraMissing, redis_server, require_client
+from narwhal.cli.demo.extras import INSTALL, ExtraMissing, installed
 from narwhal.cli.demo.machines import Site, StartFailed
 from narwhal.cli.demo.report import broken_promises, table
 from narwhal.cli.demo.story import Story
@@ -26,7 +26,7 @@ Every promise held: one owner at a time, epochs only grew, no request failed, no
 A killed router is noticed by its silence, which takes 4 to 5.3 s; a clean switch hands over at once."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, extras: Callable[[], str] = installed) -> int:
     """0: every promise held. 1: one did not, or a part did not start. 2: an extra is missing. 130: Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="narwhal demo",
@@ -36,8 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     options = parser.parse_args(argv)
     try:
-        require_client()
-        server = redis_server()
+        server = extras()
     except ExtraMissing as error:
         print(f"narwhal demo: {error} is missing: {INSTALL}", file=sys.stderr)
         return 2

