@@ -139,12 +139,20 @@ class StreamEvent:
 
 
 class LegFlow(Protocol):
-    """Handle on the open leg for whoever takes its events. All three may be called from a sink."""
+    """Handle on the open leg for whoever takes its events; for calls from within a sink too."""
+
+    @property
+    def passed(self) -> int:
+        """Events that went past the sink (`pass_chunks`)."""
 
     def pause(self) -> None:
-        """Stops reading from the engine; silence while paused is not counted."""
+        """Stops reading from the engine at once; silence while paused is not counted."""
 
     def resume(self) -> None: ...
+
+    def pass_chunks(self, write: Callable[[bytes], None]) -> None:
+        """From now on a read that is one plain event in one HTTP/1.1 chunk goes to `write` as it is,
+        framing included. Everything else still comes to the sink."""
 
     def fail(self, error: EngineError) -> None:
         """Closes the engine connection at once; `EngineClient.stream` raises `error`."""
@@ -155,14 +163,11 @@ class StreamSink(Protocol):
 
     Until the first OUTPUT or FINISH event (and always with `StreamCall.decode_events`) every event
     comes through `on_events`. After that a read whose events are all plain (a choice, finish reason
-    null, no error) comes through `on_plain` or `on_chunk` undecoded.
+    null, no error) comes through `on_plain`, undecoded.
     """
 
     def on_open(self, flow: LegFlow) -> None:
         """The engine answered 200 and an event stream follows."""
-
-    def on_chunk(self, chunk: bytes, head: int) -> None:
-        """One plain event that fills one HTTP chunk: `chunk[head:-2]` is the event, the rest framing."""
 
     def on_plain(self, data: bytes, events: int) -> None:
         """`events` plain events, back to back in `data`."""
@@ -489,8 +494,13 @@ class ClientStream(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
-    def write_chunk(self, chunk: bytes, head: int) -> None:
-        """`chunk[head:-2]` inside ready HTTP/1.1 chunk framing: passed as it is where that is possible."""
+    @property
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        """Takes bytes in ready HTTP/1.1 chunk framing; None where that is not possible.
+
+        For use between `start` and `finish`; when the client goes, `on_pause` is called before anything
+        else, and nothing may be written after that.
+        """
 
     def finish(self, data: bytes = b"") -> None:
         """Last data and the end of the response in one write."""

@@ -96,9 +96,9 @@ class TransportStream:
         if self._open and data:
             self._write(self._framed(data))
 
-    def write_chunk(self, chunk: bytes, head: int) -> None:
-        if self._open:
-            self._write(chunk if self._chunked else chunk[head:-2])
+    @property
+    def chunk_writer(self) -> Callable[[bytes], None] | None:
+        return self._write if self._chunked else None
 
     def finish(self, data: bytes = b"") -> None:
         if not self._open:
@@ -135,8 +135,9 @@ class TransportStream:
         self._cycle.message_event.set()
         if not self.gone and not self._cycle.response_complete:
             self.gone = True
-            on_gone = self._on_gone
+            on_pause, on_gone = self._on_pause, self._on_gone
             self._release()
+            on_pause()
             on_gone()
 
 
@@ -149,6 +150,7 @@ class AsgiStream:
     def __init__(self, receive: Receive, send: Send) -> None:
         self.started = False
         self.gone = False
+        self.chunk_writer: Callable[[bytes], None] | None = None
         self._receive = receive
         self._send = send
         self._messages: deque[Message] = deque()
@@ -183,9 +185,6 @@ class AsgiStream:
     def write(self, data: bytes) -> None:
         if data and self.started and not self._finished:
             self._put({"type": "http.response.body", "body": data, "more_body": True})
-
-    def write_chunk(self, chunk: bytes, head: int) -> None:
-        self.write(chunk[head:-2])
 
     def finish(self, data: bytes = b"") -> None:
         if self.started and not self._finished:
@@ -242,6 +241,7 @@ class AsgiStream:
         if not self.gone and not self._finished:
             self.gone = True
             self._wake.set()
+            self._on_pause()
             self._on_gone()
 
 

@@ -116,6 +116,7 @@ class LeanClient:
             raise
         finally:
             self._wheel.drop(exchange)
+            exchange.detach()
         if connection.idle:
             self._idle.put(connection)
         else:

@@ -19,16 +19,17 @@ def is_plain(event: bytes) -> bool:
 
     The searched words contain unescaped quotes, which no JSON string can hold: text of a model cannot
     make a special event look plain. It can hide a plain one; that one is decoded like any other.
+    (`find`, because `in` first tries its operand as an integer, which costs an exception.)
     """
     return (
         event.startswith(b"data: {")
         and event.endswith(b"}\n\n")
         and event.find(b"\n") == len(event) - 2
-        and b"\r" not in event
+        and event.find(b"\r") < 0
         and event.count(b"finish_reason") == 1
-        and b'"finish_reason":null' in event
-        and b'"choices":[{' in event
-        and b'"error"' not in event
+        and event.find(b'"finish_reason":null') >= 0
+        and event.find(b'"choices":[{') >= 0
+        and event.find(b'"error"') < 0
     )
 
 

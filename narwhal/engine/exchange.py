@@ -36,16 +36,9 @@ class Exchange(Generic[Result]):
     """
 
     __slots__ = (
-        "bucket",
-        "call",
-        "connection",
-        "done",
-        "head",
-        "last_read_at",
-        "loop",
-        "started",
+        "_reused", "bucket", "call", "connection", "done", "head", "last_read_at", "loop", "started",
         "total_due",
-    )
+    )  # fmt: skip
 
     def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop) -> None:
         self.call = call
@@ -54,6 +47,7 @@ class Exchange(Generic[Result]):
         self.connection: Connection | None = None
         self.head: Head | None = None
         self.started = False
+        self._reused = False
         self.last_read_at = loop.time()
         self.total_due: float | None = None
         self.bucket: int | None = None
@@ -62,6 +56,7 @@ class Exchange(Generic[Result]):
 
     def attach(self, connection: Connection) -> None:
         self.connection = connection
+        self._reused = connection.reused
         self.last_read_at = self.loop.time()
 
     def touch(self) -> None:
@@ -93,12 +88,16 @@ class Exchange(Generic[Result]):
                 StreamBroken("connection lost inside the response", iid=self.call.iid, kind="early_end")
             )
 
+    def detach(self) -> None:
+        """It has ended: lets go of the connection, which may already carry another exchange."""
+        self.connection = None
+
     # --- ends ---
 
     @property
     def may_repeat(self) -> bool:
         """Lost on a reused connection before the first byte: the engine had closed an idle socket."""
-        return not self.started and self.connection is not None and self.connection.reused
+        return self._reused and not self.started
 
     def fail(self, error: EngineError) -> None:
         self._end(error)

@@ -7,12 +7,14 @@ it does not recognise as plain is decoded, so model text can only make us decode
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from narwhal.engine.events import decode_event, is_plain
 from narwhal.engine.exchange import Exchange, Head
 from narwhal.engine.refusal import refusal
 from narwhal.engine.sse import SseSplitter
+from narwhal.engine.template import Template, chunk_head
 from narwhal.errors import EngineError, EngineTimeout, StreamBroken
 from narwhal.ports import EngineReply, EventKind, StreamCall, StreamEvent, StreamSink
 
@@ -20,30 +22,17 @@ if TYPE_CHECKING:
     from narwhal.engine.connection import Connection
 
 _REFUSAL_LIMIT = 1 << 20
-_LARGEST_CHUNK = 4096
-
-
-def _chunk_heads() -> list[bytes]:
-    """By the length of a whole chunk with its framing: how it must begin to be one data event."""
-    heads = [b"\0"] * (_LARGEST_CHUNK + 1)
-    for size in range(1, _LARGEST_CHUNK):
-        head = b"%x\r\n" % size
-        length = len(head) + size + 2
-        if length <= _LARGEST_CHUNK:
-            heads[length] = head + b"data: {"
-    return heads
-
-
-_CHUNK_HEADS = _chunk_heads()
-_DATA = len(b"data: {")
+_LEARN_EVERY = 8
+"""A template that does not match is replaced at most once in so many events."""
+_BACKSLASH = 0x5C
 
 
 class DecodeLeg(Exchange[None]):
     """Ends at the DONE event. Is the `LegFlow` of its sink."""
 
     __slots__ = (
-        "_decode_all", "_first_due", "_first_output_s", "_opened", "_output_seen", "_paused", "_refusal",
-        "_silence_s", "_sink", "_splitter", "_verbatim",
+        "_decode_all", "_first_due", "_first_output_s", "_learn_at", "_opened", "_output_seen", "_paused",
+        "_refusal", "_silence_s", "_sink", "_splitter", "_template", "_verbatim", "_write_chunk", "passed",
     )  # fmt: skip
 
     def __init__(
@@ -59,8 +48,12 @@ class DecodeLeg(Exchange[None]):
         self._opened = False
         self._paused = False
         self._refusal = bytearray()
+        self.passed = 0
+        self._write_chunk: Callable[[bytes], None] | None = None
+        self._template = Template()
+        self._learn_at = 0
         self._verbatim = False
-        """The next read may be taken as it is: nothing held, output seen, events pass undecoded."""
+        """The next read may go to `_write_chunk` if it proves to be one plain event."""
 
     # --- told by the connection ---
 
@@ -69,25 +62,41 @@ class DecodeLeg(Exchange[None]):
         self._first_due = self.last_read_at + self._first_output_s
 
     def take_chunk(self, chunk: bytes) -> bool:
-        """One plain event that fills one chunk, verified to the byte, goes on without being parsed."""
+        """One plain event that fills one chunk, proved to the byte, goes on without being parsed.
+
+        The hot path of the router: see the counted test before adding anything here.
+        """
+        if not self._verbatim:
+            return False
+        template = self._template
         size = len(chunk)
-        if not self._verbatim or size > _LARGEST_CHUNK:
+        if (size == template.size or template.fit(size)) and chunk.startswith(template.start):
+            lead, stop = template.lead, template.stop
+            if (
+                chunk.endswith(template.end)
+                and chunk.find(b'"', lead) == stop
+                and chunk.find(b"\n", lead) == size - 4
+                and chunk.find(b"\r", lead) == size - 2
+                and chunk[stop - 1] != _BACKSLASH
+            ):
+                self.last_read_at = self.loop.time()
+                self.passed += 1
+                self._write_chunk(chunk)  # type: ignore[misc]
+                return True
+        return self._take_unlike(chunk)
+
+    def _take_unlike(self, chunk: bytes) -> bool:
+        """A chunk that the template does not prove: by the general search, and perhaps a new template."""
+        head = chunk_head(chunk)
+        event = chunk[head:-2]
+        if not head or not is_plain(event):
             return False
-        start = _CHUNK_HEADS[size]
-        head = len(start) - _DATA
-        if not (
-            chunk.startswith(start)
-            and chunk.endswith(b"}\n\n\r\n")
-            and chunk.find(b"\n", head) == size - 4
-            and chunk.find(b"\r", head) == size - 2
-            and chunk.count(b"finish_reason") == 1
-            and b'"finish_reason":null' in chunk
-            and b'"choices":[{' in chunk
-            and b'"error"' not in chunk
-        ):
-            return False
+        if self.passed >= self._learn_at:
+            self._template.learn(event)
+            self._learn_at = self.passed + _LEARN_EVERY
         self.last_read_at = self.loop.time()
-        self._sink.on_chunk(chunk, head)
+        self.passed += 1
+        self._write_chunk(chunk)  # type: ignore[misc]
         return True
 
     def on_head(self, head: Head) -> None:
@@ -111,8 +120,7 @@ class DecodeLeg(Exchange[None]):
             return
         if events:
             self._hand_on(events)
-        whole = not self._splitter.held and not self.done.done()
-        self._verbatim = whole and self._output_seen and not self._decode_all
+        self._verbatim = self._may_pass()
 
     def on_complete(self) -> None:
         if self.done.done():
@@ -124,7 +132,17 @@ class DecodeLeg(Exchange[None]):
             self._hand_on(rest)
         self._end(StreamBroken("the stream ended without [DONE]", iid=self.call.iid, kind="early_end"))
 
+    def detach(self) -> None:
+        """No cycle outlives the leg: its sink may hold it as its flow."""
+        super().detach()
+        self._write_chunk = None
+        self._verbatim = False
+
     # --- events ---
+
+    def _may_pass(self) -> bool:
+        whole = not self._splitter.held and not self.done.done()
+        return whole and self._output_seen and not self._decode_all and self._write_chunk is not None
 
     def _hand_on(self, events: list[bytes]) -> None:
         if self._output_seen and not self._decode_all and all(map(is_plain, events)):
@@ -173,6 +191,9 @@ class DecodeLeg(Exchange[None]):
             self._paused = False
             self.last_read_at = self.loop.time()
             self.connection.resume_reading()
+
+    def pass_chunks(self, write: Callable[[bytes], None]) -> None:
+        self._write_chunk = write
 
     # --- deadlines ---
 

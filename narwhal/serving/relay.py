@@ -26,12 +26,15 @@ _BEFORE_OUTPUT_LIMIT = 65536
 class LegTally:
     """What one decode leg produced, whoever takes its events. Times are `Clock.now`."""
 
-    __slots__ = ("_clock", "done", "events", "finish_reason", "finished_at", "first_output_at", "usage")
+    __slots__ = (
+        "_clock", "counted", "done", "finish_reason", "finished_at", "first_output_at", "flow", "usage",
+    )  # fmt: skip
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.events = 0
-        """Events with generated output."""
+        self.counted = 0
+        """Events with generated output that came to the sink."""
+        self.flow: LegFlow | None = None
         self.usage: Mapping[str, Any] | None = None
         self.finish_reason: str | None = None
         self.first_output_at: float | None = None
@@ -56,6 +59,11 @@ class LegTally:
         return None
 
     @property
+    def events(self) -> int:
+        """All events with generated output."""
+        return self.counted + (self.flow.passed if self.flow is not None else 0)
+
+    @property
     def output_tokens(self) -> int:
         """By the engine's usage, else by the count of events (`accounting` says which)."""
         return self._usage_count("completion_tokens") if self.accounting == "usage" else self.events
@@ -74,7 +82,7 @@ class LegTally:
         return count if isinstance(count, int) and not isinstance(count, bool) else 0
 
     def _output(self) -> None:
-        self.events += 1
+        self.counted += 1
         if self.first_output_at is None:
             self.first_output_at = self._clock.now()
 
@@ -102,27 +110,21 @@ class RelayPlan:
 class Relay:
     """`ports.StreamSink` for a streaming client; one per decode leg."""
 
-    __slots__ = ("_chunk", "_client", "_early", "_flow", "_plan", "tally")
+    __slots__ = ("_client", "_early", "_plan", "tally")
 
     def __init__(self, client: ClientStream, plan: RelayPlan, *, clock: Clock) -> None:
         self.tally = LegTally(clock)
         self._client = client
         self._plan = plan
         self._early = bytearray()
-        self._chunk = client.write_chunk
-        self._flow: LegFlow | None = None
 
     # --- ports.StreamSink ---
 
     def on_open(self, flow: LegFlow) -> None:
-        self._flow = flow
-
-    def on_chunk(self, chunk: bytes, head: int) -> None:
-        self.tally.events += 1
-        self._chunk(chunk, head)
+        self.tally.flow = flow
 
     def on_plain(self, data: bytes, events: int) -> None:
-        self.tally.events += events
+        self.tally.counted += events
         self._client.write(data)
 
     def on_events(self, events: Sequence[StreamEvent]) -> None:
@@ -135,8 +137,8 @@ class Relay:
             if event.kind is not EventKind.USAGE or self._plan.include_usage:
                 shown += event.raw
         self._show(bytes(shown))
-        if broken is not None and self._flow is not None:
-            self._flow.fail(broken)
+        if broken is not None and self.tally.flow is not None:
+            self.tally.flow.fail(broken)
 
     # --- for the handler ---
 
@@ -159,14 +161,17 @@ class Relay:
     def _keep(self, data: bytes) -> None:
         """Role event and comments wait for the first output."""
         self._early += data
-        if len(self._early) > _BEFORE_OUTPUT_LIMIT and self._flow is not None:
-            self._flow.fail(StreamBroken("too much before the first output", kind="malformed"))
+        if len(self._early) > _BEFORE_OUTPUT_LIMIT and self.tally.flow is not None:
+            self.tally.flow.fail(StreamBroken("too much before the first output", kind="malformed"))
 
     def _begin(self, data: bytes) -> None:
-        assert self._flow is not None
+        flow = self.tally.flow
+        assert flow is not None
         self._plan.on_first_output()
-        self._client.pace(on_pause=self._flow.pause, on_resume=self._flow.resume)
+        self._client.pace(on_pause=flow.pause, on_resume=flow.resume)
         self._client.start(200, self._plan.headers, data=bytes(self._early) + data)
         self._early.clear()
         if self.tally.done:
             self._client.finish()
+        elif self._client.chunk_writer is not None:
+            flow.pass_chunks(self._client.chunk_writer)
