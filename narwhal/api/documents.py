@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from narwhal.api.resting import HANDOFF, STATE, with_resting
-from narwhal.model.cluster_view import ClusterStatus, RouterStatus
+from narwhal.api.resting import CLUSTER, HANDOFF, STANDBY_READY, STATE, with_resting
+from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus, Health, OwnerRef, Readiness, RouterRole, StoreStatus
 from narwhal.model.engine import Role
 from narwhal.model.monitoring import MonitoringView
@@ -29,6 +29,7 @@ def ready_body(readiness: Readiness) -> Document:
     if readiness.role is RouterRole.STANDBY:
         body["ready_to_take"] = readiness.ready_to_take
         body["drift"] = readiness.drift
+        with_resting(STANDBY_READY, body)
     return body
 
 
@@ -71,13 +72,14 @@ def handoff_document(view: HandoffView) -> Document:
 
 
 def cluster_document(status: ClusterStatus) -> Document:
-    return {
+    body: Document = {
         **_schema("narwhal.cluster"),
         "lease": asdict(status.lease),
-        "routers": [_router(router) for router in status.routers],
+        "routers": [asdict(router) for router in status.routers],
         "ownership_changes": [asdict(change) for change in status.changes],
         "store": _store(status.store),
     }
+    return with_resting(CLUSTER, body)
 
 
 def _schema(name: str) -> Document:
@@ -114,7 +116,3 @@ def _store(store: StoreStatus) -> Document:
 
 def _pools(roles: Mapping[str, Role]) -> Document:
     return {role.value: sorted(iid for iid, own in roles.items() if own is role) for role in Role}
-
-
-def _router(router: RouterStatus) -> Document:
-    return asdict(router)

@@ -1,18 +1,21 @@
 """The one table of fields that rest: named by the documents, filled by parts that are not built yet.
 
 The documents take their values from here, so a field leaves this table in the change that fills it. Paths
-are dotted keys below the document. A test watches every other field of the documents change.
+are dotted keys below the document, `rows[]` stands for every row of a list. A test watches every other
+field of the documents change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 STATE = "state"
 HANDOFF = "handoff"
+CLUSTER = "cluster"
+STANDBY_READY = "standby ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
             Resting("admission.queued", 0, "admission queue"),
             Resting("admission.queue_capacity", 0, "admission queue"),
             Resting("admission.queue_high_water", 0, "admission queue"),
+            Resting("refused", 0, "predictive admission"),
+            Resting("admission.mode", "open", "predictive admission"),
             Resting("serving.retries", 0, "retries"),
             Resting("serving.credits", None, "retries"),
             Resting("load.prefill", None, "role control: load"),
@@ -63,11 +68,14 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
             Resting("edges", (), "failure handling: avoided edges"),
             Resting("kv_ledger", {}, "failure handling: KV ledger"),
             Resting("demand_risk", None, "role control"),
+            Resting("counters.refused", 0, "predictive admission"),
             Resting("lifecycle.wave", None, "lifecycle"),
             Resting("lifecycle.records", (), "lifecycle"),
             Resting("lifecycle.process_starts", {}, "lifecycle: identity"),
             Resting("lifecycle.backend_outage", False, "failure handling: outage"),
         ),
+        CLUSTER: (Resting("routers[].drift", (), "cluster: drift between routers"),),
+        STANDBY_READY: (Resting("drift", (), "cluster: drift between routers"),),
     }
 )
 
@@ -75,9 +83,16 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
 def with_resting(document: str, body: dict[str, Any]) -> dict[str, Any]:
     """Puts the resting values of `document` into `body`, where it has no value of its own."""
     for field in RESTING[document]:
-        *parents, name = field.path.split(".")
-        place = body
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place.setdefault(name, field.value)
+        _rest(body, field.path.split("."), value=field.value)
     return body
+
+
+def _rest(place: dict[str, Any], path: Sequence[str], *, value: Any) -> None:
+    name, *below = path
+    if not below:
+        place.setdefault(name, value)
+    elif name.endswith("[]"):
+        for row in place[name.removesuffix("[]")]:
+            _rest(row, below, value=value)
+    else:
+        _rest(place.setdefault(name, {}), below, value=value)

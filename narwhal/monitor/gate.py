@@ -28,3 +28,6 @@ class MonitoredGate:
 
     def refusal(self, now: float) -> str:
         return self._control.refusal(now) or self._monitoring.reason
+
+    async def decided(self, timeout_s: float) -> None:
+        await self._control.decided(timeout_s)

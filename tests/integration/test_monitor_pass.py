@@ -298,7 +298,7 @@ class Publishing:
     async def snapshot(self) -> PublishReply | None:
         await self.publish()
         self.published += 1
-        return Published()
+        return Published("1-2")
 
     async def checkpoint(self) -> None:
         await self.write()

@@ -52,7 +52,7 @@ OWNING = ControlStatus(
 )
 
 STATE = StateView(
-    counters=Counters(9, 8, 7, 6, 5, 4, 3, 2, 41),
+    counters=Counters(9, 8, 7, 0, 5, 4, 3, 2, 31),
     monitoring=MonitoringView(
         degraded=True,
         reason="monitoring degraded: handoff OSError",

@@ -70,7 +70,7 @@ def test_state_lists_every_stage_with_its_tally() -> None:
 def test_state_tells_the_values_of_the_view() -> None:
     state = as_sent(state_document(views.STATE))
     assert (state["schema"], state["schema_version"]) == ("narwhal.state", 1)
-    assert (state["served"], state["invalid_requests"], state["offered"]) == (9, 2, 41)
+    assert (state["served"], state["invalid_requests"], state["offered"]) == (9, 2, 31)
     assert state["pools"] == {"prefill": ["p0", "p1"], "decode": ["d0"]}
     assert state["resident"]["p0"] == {"prefill": 1, "decode": 0}
     assert state["pinned"] == ["d0", "p1"]
