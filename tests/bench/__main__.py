@@ -19,6 +19,7 @@ MODES: dict[str, Callable[[int, bool], Section]] = {
     "memory": modes_size.memory,
     "flatness": modes_cost.flatness,
     "busy": modes_time.busy,
+    "monitor": modes_time.monitor_pass,
     "start": modes_time.start_up,
     "placement": modes_size.placement,
 }

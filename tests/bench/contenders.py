@@ -49,10 +49,13 @@ class Contender:
 
 
 @contextmanager
-def engines(pace: Pace, folder: Path) -> Iterator[tuple[int, ...]]:
-    count = PREFILL_ENGINES + DECODE_ENGINES
+def engines(
+    pace: Pace, folder: Path, *, prefill: int = PREFILL_ENGINES, decode: int = DECODE_ENGINES
+) -> Iterator[tuple[int, ...]]:
+    """Their ports, prefill engines first; one process has all (at most 256)."""
+    count = prefill + decode
     base = free_ports(count)
-    command = [str(BUILD / "sim_engine"), str(base), str(count), str(PREFILL_ENGINES)]
+    command = [str(BUILD / "sim_engine"), str(base), str(count), str(prefill)]
     command += [str(pace.interval_s), str(pace.prefill_s), str(pace.first_s)]
     with running(command, core=LOAD_CORE, log=folder / "engines.log") as process:
         wait_http(f"http://127.0.0.1:{base}/health", process)
@@ -79,12 +82,12 @@ def rig(contender: Contender, pace: Pace) -> Iterator[Rig]:
 # --- ours ------------------------------------------------------------------------------------------
 
 
-def fleet(ports: Sequence[int], *, tokenize: bool) -> dict[str, Any]:
+def fleet(ports: Sequence[int], *, tokenize: bool, prefill: int = PREFILL_ENGINES) -> dict[str, Any]:
     engines = [
         {
             "iid": f"e{n}",
             "url": f"http://127.0.0.1:{port}",
-            "role": "prefill" if n < PREFILL_ENGINES else "decode",
+            "role": "prefill" if n < prefill else "decode",
             "pin": True,
         }
         for n, port in enumerate(ports)

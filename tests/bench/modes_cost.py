@@ -8,6 +8,7 @@ from tests.bench.contenders import (
     Contender,
     Pace,
     Rig,
+    bare_relay,
     byte_relay,
     httpx_relay,
     narwhal,
@@ -47,7 +48,7 @@ def frame(rounds: int, peers: bool) -> Section:
         return cost.cpu_s / cost.frames * 1e6
 
     ours = narwhal(tokenize=True)
-    found = in_turn([byte_relay(), ours, httpx_relay(), *peers_if(peers)], rounds, measure)
+    found = in_turn([byte_relay(), bare_relay(), ours, httpx_relay(), *peers_if(peers)], rounds, measure)
     ratio = found[ours.name].median / found[byte_relay().name].median
     figures = [Figure("CPU per relayed frame", name, "µs", spread) for name, spread in found.items()]
     figures += ratios_to(found, byte_relay().name, "CPU per frame, ratio to the byte relay")
@@ -65,7 +66,7 @@ def request(rounds: int, peers: bool) -> Section:
 
     ours, bare = narwhal(tokenize=True), narwhal(tokenize=False)
     yardstick = httpx_relay()
-    found = in_turn([byte_relay(), ours, bare, yardstick, *peers_if(peers)], rounds, measure)
+    found = in_turn([byte_relay(), bare_relay(), ours, bare, yardstick, *peers_if(peers)], rounds, measure)
     figures = [Figure("CPU per request", name, "µs", spread) for name, spread in found.items()]
     figures += ratios_to(found, yardstick.name, "CPU per request, ratio to the plain httpx relay")
     base = found[yardstick.name].median

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.contenders import Pace, engines, fleet, narwhal, rig
+from tests.bench.lagged import EVERY_S
 from tests.bench.load import Load, Poller, Spread, cost_of_run, finish, quantile, start, warm
 from tests.bench.plain_relay import REMOTE_DECODE
 from tests.bench.processes import LOAD_CORE, ROOT, ROUTER_CORE, cpu_s, free_ports, running, wait_http
@@ -176,3 +177,38 @@ def start_up(rounds: int, peers: bool) -> Section:
     notes = [f"on the empty store the first start took {took[0]:.2f} s (it must watch the lease for T = 5 s)"]
     verdicts = [Verdict("start to first /ready 200", spread.median, 1.5, 0.7, "s")]
     return Section("start", figures, verdicts, notes)
+
+
+def monitor_pass(rounds: int, peers: bool) -> Section:
+    """An idle owner of 200 engines, on a store: CPU a second (one pass is due each second), longest piece."""
+    cpu_ms: list[float] = []
+    pieces: list[float] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="narwhal-bench-") as name:
+            folder, seconds = Path(name), 10
+            with engines(Pace(), folder, prefill=100, decode=100) as ports, redis(folder) as store:
+                (folder / "fleet.json").write_text(json.dumps(fleet(ports, tokenize=False, prefill=100)))
+                port, out = free_ports(1), folder / "lag.json"
+                command = [sys.executable, "-m", "tests.bench.lagged", str(out), f"--port={port}"]
+                command += [f"--fleet={folder / 'fleet.json'}", f"--state-path={folder / 'state.json'}"]
+                command += [f"--redis-url=redis://127.0.0.1:{store}"]
+                env = {"PYTHONPATH": str(ROOT)}
+                with running(command, core=ROUTER_CORE, log=folder / "router.log", env=env) as process:
+                    wait_http(f"http://127.0.0.1:{port}/ready", process)
+                    time.sleep(2)
+                    cpu = cpu_s(process.pid)
+                    time.sleep(seconds)
+                    cpu_ms.append((cpu_s(process.pid) - cpu) / seconds * 1e3)
+            # The end of the series: what was measured while it ran idle, less the shutdown.
+            late = json.loads(out.read_text())[-int(seconds / EVERY_S) : -20]
+            pieces.append(max(late) * 1e3)
+    cost, piece = Spread.of(cpu_ms), Spread.of(pieces)
+    figures = [
+        Figure("CPU a second, idle owner of 200 engines", "narwhal", "ms", cost),
+        Figure("longest hold-up of the loop in 10 s", "narwhal", "ms", piece),
+    ]
+    verdicts = [
+        Verdict("one monitor pass with 200 engines (everything idle included)", cost.median, 20, 5, "ms"),
+        Verdict("longest piece of it", piece.median, 5, 5, "ms"),
+    ]
+    return Section("monitor", figures, verdicts)
