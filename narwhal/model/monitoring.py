@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from narwhal.model.request import Counters
+
 STAGES = (
     "controller",
     "health",
@@ -58,12 +60,24 @@ class MonitoringView:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool of connections to engines: `limit` seats, `busy` now used, `idle` kept alive,
+    `waiting` callers without a seat."""
+
+    limit: int
+    busy: int
+    idle: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class GaugeSample:
     """What the `telemetry` stage read in one pass; the metrics registry shows the last one.
 
     Mappings are by engine ID (`resident_*`: requests) or by role (`eligible`: engines that may take new
     work, `shortfall`: engines missing to `controller.min_*`). `lag_s` is the longest event-loop delay
-    since the pass before.
+    since the pass before. `pools` are the connection pools to engines by name, `totals` the counters of
+    all router runs; `lease_valid_s` is None where this router trusts no lease.
     """
 
     role: str
@@ -79,3 +93,6 @@ class GaugeSample:
     degraded: bool
     store_failures: int
     mirror_age_s: float | None
+    pools: Mapping[str, PoolView]
+    totals: Counters
+    lease_valid_s: float | None

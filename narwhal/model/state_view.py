@@ -8,7 +8,7 @@ from typing import Any
 
 from narwhal.model.control import ControlStatus
 from narwhal.model.engine import Role
-from narwhal.model.monitoring import MonitoringView
+from narwhal.model.monitoring import MonitoringView, PoolView
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
 from narwhal.model.settings import SloSettings, ThresholdSettings
@@ -24,17 +24,6 @@ class AdmissionView:
     mode: str
     margin: float
     engine_auth: str
-
-
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """One pool of connections to engines: `limit` seats, `busy` now used, `idle` kept alive,
-    `waiting` callers without a seat."""
-
-    limit: int
-    busy: int
-    idle: int
-    waiting: int
 
 
 @dataclass(frozen=True, slots=True)

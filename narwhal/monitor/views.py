@@ -10,10 +10,10 @@ from narwhal.clock import Clock
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import Health, Readiness
 from narwhal.model.engine import Leg, Role
-from narwhal.model.monitoring import GaugeSample
+from narwhal.model.monitoring import GaugeSample, PoolView
 from narwhal.model.request import Counters
 from narwhal.model.settings import FleetConfig
-from narwhal.model.state_view import AdmissionView, PoolView, StateView
+from narwhal.model.state_view import AdmissionView, StateView
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
 from narwhal.policy.readiness import ReadinessFacts, judge, judge_health
@@ -101,6 +101,9 @@ class RouterViews:
             degraded=readings.monitoring.degraded,
             store_failures=control.store.failures,
             mirror_age_s=control.mirror_age_s,
+            pools=readings.http_pools(),
+            totals=readings.counters(),
+            lease_valid_s=readings.control.cluster(now).lease.valid_for_s,
         )
 
     def _eligible(self, now: float) -> Counter[Role]:

@@ -14,10 +14,10 @@ from narwhal.model.control import (
     StoreStatus,
 )
 from narwhal.model.engine import Role
-from narwhal.model.monitoring import MonitoringView, StageTally
+from narwhal.model.monitoring import MonitoringView, PoolView, StageTally
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
-from narwhal.model.state_view import AdmissionView, HandoffView, PoolView, StateView
+from narwhal.model.state_view import AdmissionView, HandoffView, StateView
 from tests.support.settings import controller_settings, fleet_config
 
 OWNER = OwnerRef("a:1", "http://a:1")
