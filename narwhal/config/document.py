@@ -161,9 +161,7 @@ def _relations() -> Iterator[str]:
         yield f"`{order.low}` {'<' if order.strict else '≤'} `{order.high}`"
     for relation in RELATIONS[1:]:
         yield (relation.__doc__ or "").strip().replace("\n    ", " ")
-    yield (
-        "Engines of one `shared_device.group`: 2 to 8, same GPU and allowance, utilizations sum ≤ allowance."
-    )
+    yield ("Engines of one `shared_device.group`: 2 to 8, one GPU and allowance, utilizations sum within it.")
     yield "With an `engine_contract` every engine has its `attestation_url`."
     yield 'A contract is *complete* with all fields set, the image digest aside; "", 0 and null mean not set.'
 
