@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from narwhal.api.envelope import envelope, new_request_id
+from narwhal.api.errors import INVALID, answer
 from narwhal.api.health import health_routes
 from narwhal.api.operator import ControlRule, OperatorViews, operator_routes
 
@@ -41,14 +42,14 @@ def _no_route(request: Request, error: Exception) -> Response:
     }
     message = messages.get(status, "the request cannot be served")
     headers = dict(getattr(error, "headers", None) or {})
-    return _response(status, envelope(message, "invalid_request_error"), headers=headers)
+    return _response(status, envelope(message, INVALID), headers=headers)
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
     """The details are in the log (starlette raises the error on), the request ID leads there."""
     rid = new_request_id()
-    message = f"internal error, request {rid}"
-    return _response(500, envelope(message, "internal_error"), headers={"x-request-id": rid})
+    told = answer(error, rid)
+    return _response(told.status, told.body(), headers={"x-request-id": rid})
 
 
 def _response(status: int, body: bytes, *, headers: dict[str, str]) -> Response:

@@ -19,13 +19,20 @@ def new_request_id() -> str:
     return uuid.uuid4().hex
 
 
+def error_object(
+    message: str, kind: str, *, param: str | None = None, code: str | None = None
+) -> dict[str, str | None]:
+    """The error with all four keys. `message` is for the client: no addresses, no exception text."""
+    return {"message": message, "type": kind, "param": param, "code": code}
+
+
 def envelope(message: str, kind: str, *, param: str | None = None, code: str | None = None) -> bytes:
-    """`{"error": {...}}` with all four keys. `message` is for the client: no addresses, no exception text."""
-    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    """`{"error": {...}}` as it is sent."""
+    return orjson.dumps({"error": error_object(message, kind, param=param, code=code)})
 
 
 class Answer:
-    """One whole response as an ASGI application. Without a `rid` header of its own it gets a fresh one."""
+    """One whole response as an ASGI application, with a fresh `x-request-id` unless `headers` have one."""
 
     __slots__ = ("_body", "_headers", "_status")
 

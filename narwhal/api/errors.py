@@ -29,6 +29,7 @@ from typing import Any
 
 import orjson
 
+from narwhal.api.envelope import error_object
 from narwhal.errors import (
     BadRequest,
     CapacityError,
@@ -97,14 +98,7 @@ def answer(error: Exception, rid: str) -> ErrorAnswer:
         case EngineError():
             return _of_leg(error, 504 if error.timed_out else 502)
         case _:
-            return ErrorAnswer(500, envelope(f"internal error; request {rid}", "internal_error"))
-
-
-def envelope(
-    message: str, kind: str, *, param: str | None = None, code: str | None = None
-) -> dict[str, str | None]:
-    """The error object with all four keys."""
-    return {"message": message, "type": kind, "param": param, "code": code}
+            return ErrorAnswer(500, error_object(f"internal error; request {rid}", "internal_error"))
 
 
 _REQUEST: tuple[tuple[type[RequestError], int, str, str | None], ...] = (
@@ -131,17 +125,17 @@ def _of_request(error: RequestError) -> ErrorAnswer:
         (row[1:] for row in _REQUEST if isinstance(error, row[0])), (400, INVALID, None)
     )
     close = isinstance(error, TooLarge | RequestIncomplete)
-    return ErrorAnswer(status, envelope(str(error), kind, param=error.param, code=code), close=close)
+    return ErrorAnswer(status, error_object(str(error), kind, param=error.param, code=code), close=close)
 
 
 def _of_capacity(error: CapacityError) -> ErrorAnswer:
     status, kind, code = next(row[1:] for row in _CAPACITY if isinstance(error, row[0]))
-    return ErrorAnswer(status, envelope(str(error), kind, code=code), error.retry_after_s)
+    return ErrorAnswer(status, error_object(str(error), kind, code=code), error.retry_after_s)
 
 
 def _of_deadline(error: DeadlineError) -> ErrorAnswer:
     kind, code = next((row[1:] for row in _DEADLINE if isinstance(error, row[0])), ("request_expired", None))
-    return ErrorAnswer(504, envelope(str(error), kind, code=code))
+    return ErrorAnswer(504, error_object(str(error), kind, code=code))
 
 
 def _of_refusal(error: EngineRefused) -> ErrorAnswer:
@@ -149,14 +143,14 @@ def _of_refusal(error: EngineRefused) -> ErrorAnswer:
         return ErrorAnswer(error.status, _passed_on(error.error))
     if error.status == 429:
         wait_s = 1.0 if error.retry_after_s is None else error.retry_after_s
-        return ErrorAnswer(429, envelope("the engines are overloaded", OVERLOADED), wait_s)
+        return ErrorAnswer(429, error_object("the engines are overloaded", OVERLOADED), wait_s)
     return _of_leg(error, 504 if error.status == 408 else 502)
 
 
 def _of_leg(error: EngineError, status: int) -> ErrorAnswer:
     leg = error.leg or "decode"
     what = "did not answer in time" if status == 504 else "failed"
-    return ErrorAnswer(status, envelope(f"the {leg} leg {what}", leg, code=leg))
+    return ErrorAnswer(status, error_object(f"the {leg} leg {what}", leg, code=leg))
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -180,7 +174,7 @@ def without_addresses(text: str) -> str:
 
 def _passed_on(error: Mapping[str, Any]) -> dict[str, Any]:
     """The engine's error object: every key it has, the four keys in any case, no address anywhere."""
-    blank = envelope("the engine refused the request", INVALID)
+    blank = error_object("the engine refused the request", INVALID)
     return {**blank, **{key: _scrubbed(value) for key, value in error.items()}}
 
 

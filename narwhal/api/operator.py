@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from narwhal.api.documents import cluster_document, handoff_document, state_document
 from narwhal.api.envelope import Answer, envelope, json_answer
+from narwhal.api.errors import INVALID
 from narwhal.api.health import RETRY_AFTER, Produced
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import Health, Readiness
@@ -65,7 +66,7 @@ class ControlRule:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if _is_control(scope) and not _is_loopback(scope):
             message = "control routes are taken from this host only"
-            await Answer(403, envelope(message, "invalid_request_error"))(scope, receive, send)
+            await Answer(403, envelope(message, INVALID))(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
