@@ -185,12 +185,12 @@ def _sources(draft: Draft) -> dict[str, str]:
 
 def _warnings(draft: Draft) -> list[str]:
     """At most two: fields whose part is not in this version, and predictive admission served as open."""
-    parts: dict[str, list[str]] = defaultdict(list)
+    parts: dict[str, dict[str, None]] = defaultdict(dict)
     for path in draft.values:
         row = _table_row(path)
         if row.later in ("", PREDICTIVE) or path not in draft.given or draft.values[path] == row.at_rest:
             continue
-        parts[row.later].append(path)
+        parts[row.later][_warned_as(row)] = None
     warnings = []
     if parts:
         named = "; ".join(f"{part} ({', '.join(paths)})" for part, paths in parts.items())
@@ -198,6 +198,11 @@ def _warnings(draft: Draft) -> list[str]:
     if draft.values["serving.admission"] == "predictive":
         warnings.append("serving.admission is predictive, which this version serves as open")
     return warnings
+
+
+def _warned_as(row: Field) -> str:
+    """One name for all engines, and one for a whole contract."""
+    return row.section if row.section == "engine_contract" else row.path
 
 
 def _variables(draft: Draft) -> frozenset[str]:
