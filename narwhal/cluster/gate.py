@@ -194,27 +194,3 @@ class LeasedGate:
         grip = self._grip
         own = grip is not None and grip.epoch == self.sight.epoch
         return self.sight.record != "held" or own or self.sight.state is RouterState.RESTORING
-
-
-class LocalGate:
-    """ControlGate without a shared store: epoch 0, holder "", in control until shutdown."""
-
-    def __init__(self) -> None:
-        self.shutting_down = False
-
-    @property
-    def epoch(self) -> int:
-        return 0
-
-    @property
-    def holder(self) -> str:
-        return ""
-
-    def may_admit(self, now: float) -> bool:
-        return not self.shutting_down
-
-    def refusal(self, now: float) -> str:
-        return SHUTTING_DOWN if self.shutting_down else ""
-
-    async def decided(self, timeout_s: float) -> None:
-        """Nothing is ever open here."""

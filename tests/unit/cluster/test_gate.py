@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from narwhal.cluster.gate import LeasedGate, LocalGate, holder_of
+from narwhal.cluster.gate import LeasedGate, holder_of
+from narwhal.cluster.local import LocalGate
 from narwhal.model.control import RouterState
 from narwhal.model.leadership import LeaseSight
 

@@ -1,0 +1,170 @@
+"""Puts one router's membership together. Runtime and the simulation both call this, so both run the same.
+
+What runs where: `keeper.run()` on the keeper's thread and loop, with `stores.lease` made there; everything
+else on the main loop. `tell` must bring the keeper's effects to `member.take` on the main loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from narwhal.clock import Clock
+from narwhal.cluster.flush import TotalsFlusher
+from narwhal.cluster.gate import LeasedGate
+from narwhal.cluster.history import History
+from narwhal.cluster.lease_loop import KeeperLinks, LeaseKeeper
+from narwhal.cluster.member import Crew, Member
+from narwhal.cluster.mirror import Mirror
+from narwhal.cluster.publisher import Blocking, Publisher, PublisherPorts
+from narwhal.cluster.pulse import Pulse
+from narwhal.cluster.roster import Roster
+from narwhal.cluster.start import SavedFile, StartChecks, StartPorts, StartRules
+from narwhal.cluster.state import Identity, OwnState
+from narwhal.cluster.takeover import Takeover
+from narwhal.cluster.view import LeasedView
+from narwhal.model.handoff import EntryKind, LogEntry
+from narwhal.model.leadership import LeaseSight
+from narwhal.model.lease import OwnerMeta
+from narwhal.model.settings import LeaseTimings
+from narwhal.policy.candidacy import ElectionSettings
+from narwhal.policy.election import Election
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.intents import Effect
+from narwhal.policy.totals import Totals
+from narwhal.ports import Checkpoint, HandoffStore, LeaseStore, LogFeed, Recorder, Registry, RouterEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """`lease` belongs to the keeper's loop, the others to the main loop. Three connections, never shared."""
+
+    lease: LeaseStore
+    handoffs: HandoffStore
+    feed: LogFeed
+    registry: Registry
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the process lends. `draw`: a fresh 128-bit text; `jitter`: a number in [0, 1); `tell`: takes an
+    effect on the keeper's thread and brings it to `Member.take` on the main loop."""
+
+    clock: Clock
+    recorder: Recorder
+    draw: Callable[[], str]
+    jitter: Callable[[], float]
+    blocking: Blocking
+    tell: Callable[[Effect | LeaseSight], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    cluster: str
+    meta: OwnerMeta
+    identity: Identity
+    timings: LeaseTimings
+    prefer_standby: bool = False
+    resume: bool = False
+    max_handoff_age_s: float = 30.0
+    config_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What runtime keeps hold of."""
+
+    member: Member
+    keeper: LeaseKeeper
+    gate: LeasedGate
+    view: LeasedView
+    publisher: Publisher
+    mirror: Mirror
+    roster: Roster
+    takeover: Takeover
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The machines whose state travels."""
+
+    fleet: Fleet
+    totals: Totals
+
+
+def nudging(keeper: LeaseKeeper) -> Callable[[LogEntry], None]:
+    """A change of hands in the log is looked at now, not at the next peek."""
+    hands = {EntryKind.RELEASED, EntryKind.ACQUIRED}
+
+    def on_entry(entry: LogEntry) -> None:
+        if entry.kind in hands:
+            keeper.nudge()
+
+    return on_entry
+
+
+def _entry(settings: MemberSettings) -> RouterEntry:
+    meta = settings.meta
+    return RouterEntry(
+        router_id=meta.router_id,
+        run=settings.identity.run,
+        role="standby",
+        url=meta.url,
+        control_url=meta.control_url,
+        version=meta.version,
+        config_digest=settings.config_digest,
+    )
+
+
+def _start(
+    settings: MemberSettings, stores: Stores, *, file: SavedFile, mirror: Mirror, surroundings: Surroundings
+) -> StartChecks:
+    identity = settings.identity
+    rules = StartRules(
+        cluster=settings.cluster,
+        router_id=identity.router_id,
+        run=identity.run,
+        engines=identity.engines,
+        resume=settings.resume,
+    )
+    ports = StartPorts(
+        stores.handoffs, stores.registry, surroundings.clock, surroundings.recorder, surroundings.jitter
+    )
+    return StartChecks(rules, ports, file=file, mirror=mirror)
+
+
+def assemble(
+    settings: MemberSettings, stores: Stores, *, owned: Owned, surroundings: Surroundings
+) -> Membership:
+    """Reads the checkpoint, opens no connection, starts nothing."""
+    clock, meta = surroundings.clock, settings.meta
+    gate, pulse = LeasedGate(clock, meta.router_id), Pulse(clock)
+    links = KeeperLinks(
+        clock, meta, surroundings.tell, lambda: pulse.at, draw=surroundings.draw, jitter=surroundings.jitter
+    )
+    file = SavedFile(stores.checkpoint, boot_id=settings.identity.boot_id, clock=clock)
+    election = ElectionSettings(meta.router_id, settings.timings, settings.prefer_standby)
+    machine = Election(election, file.remembered, now=clock.now())
+    keeper = LeaseKeeper(machine, stores.lease, gate=gate, links=links)
+    mirror = Mirror(stores.feed, stores.handoffs, clock=clock, on_entry=nudging(keeper))
+    state = OwnState(owned.fleet, owned.totals, identity=settings.identity, clock=clock)
+    ports = PublisherPorts(stores.handoffs, stores.checkpoint, clock, surroundings.blocking)
+    publisher = Publisher(ports, state, gate=gate, keeper=keeper, mirror=mirror)
+    crew = Crew(
+        clock=clock,
+        gate=gate,
+        keeper=keeper,
+        mirror=mirror,
+        publisher=publisher,
+        takeover=Takeover(stores.handoffs, state, totals=owned.totals, publisher=publisher, clock=clock),
+        flusher=TotalsFlusher(stores.handoffs, owned.totals, clock=clock),
+        roster=Roster(stores.registry, _entry(settings), mirror=mirror, keeper=keeper, gate=gate),
+        start=_start(settings, stores, file=file, mirror=mirror, surroundings=surroundings),
+        pulse=pulse,
+        history=History(surroundings.recorder, router_id=meta.router_id, clock=clock),
+        recorder=surroundings.recorder,
+    )
+    member = Member(crew, max_age_s=settings.max_handoff_age_s, resume=settings.resume)
+    view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=crew.roster, history=crew.history)
+    return Membership(member, keeper, gate, view, publisher, mirror, crew.roster, crew.takeover)

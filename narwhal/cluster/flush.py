@@ -1,0 +1,51 @@
+"""Carries this run's counters to the shared totals, and learns those of all others (I4).
+
+Absolute values, merged field by field to the greater: a repeated, late or lost flush changes nothing.
+Every router flushes its own run, also a fenced one whose last streams still end. A router with nothing new
+asks once a second, so that a successor knows all runs even if the store then loses them.
+"""
+
+from __future__ import annotations
+
+from narwhal.clock import Clock
+from narwhal.errors import StoreError
+from narwhal.policy.totals import Totals
+from narwhal.ports import HandoffStore
+
+FLUSH_S = 0.05
+LEARN_S = 1.0
+TIMEOUT_S = 0.8
+
+
+class TotalsFlusher:
+    """Runs for ever in `run`. Main loop only."""
+
+    def __init__(self, handoffs: HandoffStore, totals: Totals, *, clock: Clock) -> None:
+        self._handoffs = handoffs
+        self._totals = totals
+        self._clock = clock
+        self._sent = -1
+        self._asked_at = clock.now()
+        self.failures = 0
+
+    @property
+    def behind(self) -> bool:
+        """Something was counted that the store has not confirmed."""
+        return self._sent != self._totals.version
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(FLUSH_S)
+            if self.behind or self._clock.now() - self._asked_at >= LEARN_S:
+                try:
+                    await self.flush()
+                except StoreError:
+                    self.failures += 1
+
+    async def flush(self) -> None:
+        """One flush, whether or not anything changed. Raises StoreError."""
+        version = self._totals.version
+        self._asked_at = self._clock.now()
+        runs = await self._handoffs.flush_totals(self._totals.vector(), timeout_s=TIMEOUT_S)
+        self._sent = version
+        self._totals.merge(runs)

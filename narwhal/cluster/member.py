@@ -1,0 +1,221 @@
+"""The main loop's half of a router's membership: opens, fences, mirrors, yields.
+
+The keeper tells effects (on the main loop, through `take`); what must happen because of them happens here:
+a grant begins a takeover, a fence ends the ownership and starts the mirror again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from narwhal.clock import Clock
+from narwhal.cluster.flush import TotalsFlusher
+from narwhal.cluster.gate import LeasedGate
+from narwhal.cluster.history import History
+from narwhal.cluster.lease_loop import LeaseKeeper
+from narwhal.cluster.mirror import Mirror
+from narwhal.cluster.publisher import Publisher
+from narwhal.cluster.pulse import Pulse
+from narwhal.cluster.roster import Roster
+from narwhal.cluster.start import StartChecks
+from narwhal.cluster.takeover import Saved, Takeover
+from narwhal.errors import StoreError
+from narwhal.model.leadership import LeaseSight
+from narwhal.policy.intents import Alarm, Effect, Extended, Fenced, Granted, Released
+from narwhal.ports import Recorder
+
+UPKEEP_S = 0.25
+CHECKPOINT_S = 1.0
+FAREWELL_S = 1.0
+"""Snapshot and flush of a yield together; what is not done by then is skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """The parts that one member joins; `narwhal.cluster.assembly` makes them."""
+
+    clock: Clock
+    gate: LeasedGate
+    keeper: LeaseKeeper
+    mirror: Mirror
+    publisher: Publisher
+    takeover: Takeover
+    flusher: TotalsFlusher
+    roster: Roster
+    start: StartChecks
+    pulse: Pulse
+    history: History
+    recorder: Recorder
+
+
+class Member:
+    """One router of the cluster. Main loop only."""
+
+    def __init__(self, crew: Crew, *, max_age_s: float, resume: bool) -> None:
+        self._crew = crew
+        self._max_age_s = max_age_s
+        self._resume = resume
+        self._opening: tuple[str, asyncio.Task[None]] | None = None
+        self._mirroring: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failed: asyncio.Future[None] | None = None
+        self._released = asyncio.Event()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Works until cancelled. Raises ConfigError (exit 2) or SavedStateError (exit 3) from the checks
+        at start, and whatever bug shows in one of its tasks."""
+        self._failed = asyncio.get_running_loop().create_future()
+        for work in (self._crew.pulse.run(), self._crew.flusher.run(), self._begin(), self._upkeep()):
+            self._spawn(work)
+        self._follow()
+        try:
+            await self._failed
+        finally:
+            await self._cancel(*self._tasks)
+
+    async def _begin(self) -> None:
+        """The checks at start; only then may this router compete."""
+        await self._crew.start.check()
+        self._crew.roster.admitted()
+
+    async def _upkeep(self) -> None:
+        """Deltas of the owner, checkpoints of a standby, the roster of both."""
+        crew, saved_at = self._crew, self._crew.clock.now()
+        while True:
+            await crew.clock.sleep(UPKEEP_S)
+            now = crew.clock.now()
+            with contextlib.suppress(StoreError):
+                await crew.publisher.publish_changes()
+            with contextlib.suppress(StoreError):
+                await crew.roster.refresh(now)
+            if not crew.gate.may_admit(now) and now - saved_at >= CHECKPOINT_S:
+                saved_at = now
+                await self._save()
+
+    async def _save(self) -> None:
+        try:
+            await self._crew.publisher.checkpoint()
+        except OSError as error:
+            self._crew.recorder.event("checkpoint_failed", {"error": str(error)})
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """A task that raised is a bug or a refusal to start: `run` raises it."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    async def _cancel(self, *tasks: asyncio.Task[Any] | None) -> None:
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({task})
+
+    # --- what the keeper tells -------------------------------------------------------------------
+
+    def take(self, told: Effect | LeaseSight) -> None:
+        """One effect or the new sight, on the main loop."""
+        crew = self._crew
+        match told:
+            case Granted(token):
+                crew.history.note("acquired", told.epoch)
+                self._opening = (token, self._spawn(self._open(told)))
+            case Extended(reinstated=True):
+                self._spawn(self._republish())
+            case Fenced(token, why):
+                self._end(token)
+                crew.history.note("fenced", crew.gate.epoch, reason=why)
+                self._spawn(self._save())
+            case Released(token, confirmed):
+                self._end(token)
+                crew.history.note("released", crew.gate.epoch, reason="" if confirmed else "unconfirmed")
+                self._released.set()
+            case Alarm(text):
+                crew.recorder.event("lease_alarm", {"text": text})
+            case LeaseSight():
+                crew.history.saw(told)
+            case _:
+                pass
+        crew.gate.changed()
+
+    async def _open(self, granted: Granted) -> None:
+        crew, token = self._crew, granted.token
+        saved = Saved(crew.mirror, crew.start.file.record, self._max_age_s, self._resume)
+        ready = await crew.takeover.prepare(granted, saved)
+        if ready and crew.gate.open(token):
+            await self._cancel(self._mirroring)
+            crew.keeper.opened(token)
+            crew.recorder.event("ownership", {"change": "opened", "epoch": granted.epoch})
+        elif crew.gate.alive(token):
+            crew.keeper.fence(token, "the first fenced write did not succeed")
+
+    async def _republish(self) -> None:
+        with contextlib.suppress(StoreError):
+            await self._crew.publisher.snapshot()
+
+    def _end(self, token: str) -> None:
+        """The ownership is over: nothing of it may go on, and the mirror follows again."""
+        if self._opening is not None and self._opening[0] == token:
+            self._opening[1].cancel()
+            self._opening = None
+        self._crew.publisher.end(token)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._mirroring is None or self._mirroring.done():
+            self._mirroring = self._spawn(self._crew.mirror.run())
+
+    # --- giving the lease back -------------------------------------------------------------------
+
+    async def give_back(self, reason: str, *, successor: str = "") -> bool:
+        """Closes admission, hands the state over, releases. False: there was no lease to give.
+
+        Returns when the store confirmed the release, or after T.
+        """
+        crew = self._crew
+        token = crew.gate.close()
+        if not token:
+            return False
+        if self._opening is not None:
+            self._opening[1].cancel()
+        crew.keeper.drain(token)
+        await self._farewell(crew.publisher.snapshot(), crew.flusher.flush())
+        self._released.clear()
+        crew.keeper.release(reason, successor=successor)
+        await self._released.wait()
+        return True
+
+    async def _farewell(self, *writes: Awaitable[Any]) -> None:
+        tasks = [asyncio.ensure_future(write) for write in writes]
+        _, late = await asyncio.wait(tasks, timeout=FAREWELL_S)
+        await self._cancel(*late)
+        for task in tasks:
+            with contextlib.suppress(StoreError, asyncio.CancelledError):
+                task.result()
+
+    async def shut_down(self) -> None:
+        """Releases first; the caller drains its streams afterwards and then calls `finish`."""
+        crew = self._crew
+        crew.gate.shutting_down = True
+        crew.gate.changed()
+        await self.give_back("shutdown")
+        crew.keeper.stop()
+        with contextlib.suppress(StoreError):
+            await crew.roster.leave()
+
+    async def finish(self) -> None:
+        """The last counters and the last checkpoint, when the streams have ended."""
+        await self._farewell(self._crew.flusher.flush(), self._save())

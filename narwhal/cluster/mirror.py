@@ -1,0 +1,143 @@
+"""The standby's copy of the owner's state: the stored document plus the log, kept in memory.
+
+The log is read from a cursor; a snapshot entry means "load the document again", a delta is applied to what
+is held. A gap, a trimmed stream or a new incarnation means the document is read anew. What is held is
+replaced only by something newer, by (epoch, n), and never merged: a store that was emptied or went back in
+time does not make a standby forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from narwhal.clock import Clock
+from narwhal.errors import SavedStateError, StoreError
+from narwhal.model.handoff import LOG_START, EntryKind, HandoffDocument, LogEntry, LogPosition
+from narwhal.policy.handoff_codec import apply
+from narwhal.policy.takeover import SavedState, from_store
+from narwhal.ports import FeedBatch, HandoffStore, LogFeed
+
+BLOCK_S = 0.5
+LOAD_S = 0.8
+PAUSE_S = 0.25
+"""After a read without an answer."""
+
+
+class Mirror:
+    """Reads for ever in `run`. Attributes are for reading only.
+
+    `on_entry` is called for each new log entry, before the document that it announces is loaded.
+    """
+
+    def __init__(
+        self,
+        feed: LogFeed,
+        handoffs: HandoffStore,
+        *,
+        clock: Clock,
+        on_entry: Callable[[LogEntry], None],
+    ) -> None:
+        self._feed = feed
+        self._handoffs = handoffs
+        self._clock = clock
+        self._on_entry = on_entry
+        self._cursor = LOG_START
+        self._synced = False
+        self.document: HandoffDocument | None = None
+        self.applied = LOG_START
+        """Log position that the document contains."""
+        self.read_at: float | None = None
+        """When log and document were last read to their end, also if there was nothing."""
+        self.followed = False
+        """An owner's entry came while we were reading: what is held is a living owner's state."""
+        self.problem = ""
+        """Why the stored document cannot be used, "" if it can."""
+
+    def age_s(self, now: float) -> float | None:
+        """Seconds since the last complete read; None before the first."""
+        return None if self.read_at is None else max(0.0, now - self.read_at)
+
+    def saved(self, now: float) -> SavedState | None:
+        if self.document is None:
+            return None
+        return SavedState("mirror", self.document, self.applied, self.age_s(now))
+
+    def adopt(self, document: HandoffDocument, applied: LogPosition) -> None:
+        """A fenced owner's own last state is its mirror."""
+        self.document, self.applied = document, max(applied, self.applied)
+        self.read_at, self.followed, self._synced = self._clock.now(), True, False
+
+    def preload(self, state: SavedState) -> None:
+        """`--resume` while the store does not answer yet: the checkpoint is all there is."""
+        if self.document is None:
+            self.document, self.applied = state.document, state.upto
+
+    async def run(self) -> None:
+        """Follows the log until cancelled; a store that does not answer is asked again."""
+        self._synced = False
+        while True:
+            try:
+                await self.step()
+            except StoreError:
+                self._synced = False
+                await self._clock.sleep(PAUSE_S)
+
+    async def step(self) -> None:
+        """One read of the feed. Raises StoreError."""
+        if not self._synced:
+            await self._resync()
+            return
+        batch = await self._feed.read(self._cursor, block_s=BLOCK_S)
+        if batch.gap:
+            await self._resync()
+        else:
+            self.followed = self.followed or bool(batch.entries)
+            await self._take(batch)
+
+    async def _resync(self) -> None:
+        """Reads the document, then the log from what it contains; a gap that is left cannot be healed."""
+        stored_upto = await self._load()
+        self._cursor = stored_upto
+        batch = await self._feed.read(stored_upto, block_s=0.0)
+        await self._take(batch)
+        self._synced = True
+
+    async def _load(self) -> LogPosition:
+        """Takes the stored document if it is not older than what is held; the log position it tells."""
+        stored = await self._handoffs.load(timeout_s=LOAD_S)
+        self.problem = ""
+        if stored is None:
+            return LOG_START
+        try:
+            state = from_store(stored, inc=stored.inc)
+        except SavedStateError as error:
+            self.problem = str(error)
+            return stored.upto
+        held = SavedState("mirror", self.document, self.applied, None) if self.document else None
+        if held is None or state.order >= held.order:
+            self.document, self.applied = state.document, stored.upto
+        return stored.upto
+
+    async def _take(self, batch: FeedBatch) -> None:
+        fresh = [entry for entry in batch.entries if self._cursor < entry.position]
+        for entry in fresh:
+            self._cursor = entry.position
+            self._on_entry(entry)
+        if any(entry.kind is EntryKind.SNAPSHOT for entry in fresh):
+            self._synced = False
+            await self._load()
+            self._synced = True
+        for entry in fresh:
+            if entry.kind is EntryKind.DELTA:
+                self._apply(entry)
+        if batch.top <= self._cursor or not batch.entries:
+            self.read_at = self._clock.now()
+
+    def _apply(self, entry: LogEntry) -> None:
+        if self.document is None or entry.position <= self.applied:
+            return
+        try:
+            self.document = apply(self.document, entry.body)
+        except SavedStateError as error:
+            self.problem = str(error)
+        self.applied = entry.position

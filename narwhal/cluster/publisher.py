@@ -1,0 +1,238 @@
+"""Writes the owner's state where a successor finds it: document, log and local file (StatePublisher).
+
+One owner numbers its snapshots (seq) and its log entries (n) here; writes go one at a time, so that the
+next n is known. A write that got no answer may still have happened: a snapshot is repeated under a new
+seq, an append is read back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from narwhal.clock import Clock
+from narwhal.cluster.gate import LeasedGate
+from narwhal.cluster.lease_loop import LeaseKeeper
+from narwhal.cluster.mirror import Mirror
+from narwhal.cluster.state import OwnState
+from narwhal.errors import StoreError, StoreUnreachable
+from narwhal.model.handoff import CheckpointRecord, EntryKind, HandoffDocument, LogPosition
+from narwhal.model.lease import Appended, Lost, OldEpoch, Published, PublishReply, TopIs
+from narwhal.policy.handoff_codec import diff, encode, to_fields
+from narwhal.ports import AppendRequest, Checkpoint, HandoffStore, PublishRequest
+
+WRITE_S = 0.8
+BLOCKED_AFTER_S = 1.0
+"""A first write that fails so long for a reason that is the store's: a renewal counts instead."""
+RETRY_S = 0.1
+
+VOLATILE = frozenset({"at", "counters"})
+"""Change all the time and travel with snapshots and totals: no delta for them."""
+URGENT = frozenset({"roles", "ejected", "inference_sources", "holds", "lifecycle"})
+"""A change of these is a snapshot at once."""
+
+Blocking = Callable[[Callable[[], None]], Awaitable[None]]
+"""Runs a blocking call beside the loop; runtime hands in `asyncio.to_thread`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherPorts:
+    handoffs: HandoffStore
+    checkpoint: Checkpoint
+    clock: Clock
+    blocking: Blocking
+
+
+@dataclass(slots=True)
+class _Pen:
+    """Numbers of one ownership. `sent` is the last document that the store surely has."""
+
+    token: str
+    epoch: int
+    holder: str
+    n: int
+    seq: int = 0
+    sent: HandoffDocument | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Publisher:
+    """StatePublisher of a leased router. Main loop only."""
+
+    def __init__(
+        self, ports: PublisherPorts, state: OwnState, *, gate: LeasedGate, keeper: LeaseKeeper, mirror: Mirror
+    ) -> None:
+        self._ports = ports
+        self._state = state
+        self._gate = gate
+        self._keeper = keeper
+        self._mirror = mirror
+        self._pen: _Pen | None = None
+        self.blocked = ""
+        """Why the state cannot be published ("" = it can): told in documents, it closes nothing."""
+
+    # --- one ownership ---------------------------------------------------------------------------
+
+    def begin(self, token: str, epoch: int, *, n: int) -> None:
+        """A new ownership, its log read up to entry `n`."""
+        self._pen = _Pen(token, epoch, self._gate.holder, n)
+        self.blocked = ""
+
+    def end(self, token: str) -> None:
+        """The ownership is over: its last state becomes the mirror."""
+        pen = self._pen
+        if pen is not None and pen.token == token:
+            self._pen, self.blocked = None, ""
+            if pen.sent is not None:
+                self._mirror.adopt(self._document(pen), LogPosition(pen.epoch, pen.n))
+
+    async def first_write(self) -> bool:
+        """The write that proves the ownership to a successor; True: the gate may open.
+
+        If the store refuses writes for a reason of its own for a second (a full server), a renewal
+        confirmed after this began counts instead. Bounded by the lease's deadline.
+        """
+        pen, began = self._pen, self._ports.clock.now()
+        grip = self._gate.grip
+        confirmed = grip.confirmations if grip else 0
+        while pen is not None and pen is self._pen and self._gate.alive(pen.token):
+            try:
+                return isinstance(await self.snapshot(), Published)
+            except StoreError as error:
+                self.blocked = str(error)
+            now, grip = self._ports.clock.now(), self._gate.grip
+            if grip is None or now >= grip.valid_until:
+                return False
+            if now - began >= BLOCKED_AFTER_S and grip.confirmations > confirmed:
+                return True
+            await self._ports.clock.sleep(RETRY_S)
+        return False
+
+    # --- the port --------------------------------------------------------------------------------
+
+    async def snapshot(self) -> PublishReply | None:
+        """Publishes the whole document under a new seq; None while not owner.
+
+        Raises StoreUnreachable, also where the record was lost and waits to be reinstated.
+        """
+        pen = self._pen
+        if pen is None:
+            return None
+        async with pen.lock:
+            if not self._gate.alive(pen.token):
+                return None
+            pen.seq += 1
+            document = self._document(pen)
+            reply = await self._ports.handoffs.publish(
+                PublishRequest(
+                    pen.token,
+                    pen.epoch,
+                    pen.seq,
+                    upto=LogPosition(pen.epoch, pen.n),
+                    document=encode(document),
+                ),
+                timeout_s=WRITE_S,
+            )
+            self._take(pen, reply, document=document)
+        return reply
+
+    async def checkpoint(self) -> None:
+        """Writes the local file: the owner's document, a standby's mirror. Raises OSError."""
+        now, pen, sight = self._ports.clock.now(), self._pen, self._gate.sight
+        document = self.document()
+        applied = LogPosition(pen.epoch, pen.n) if pen else self._mirror.applied
+        age_s = 0.0 if pen else self._mirror.age_s(now) or 0.0
+        record = CheckpointRecord(
+            document=to_fields(document) if document else {},
+            seq=pen.seq if pen else 0,
+            applied_n=applied.n,
+            epoch_floor=max(sight.floor, self._gate.epoch),
+            ttl_ms_max=sight.ttl_ms_max,
+            boot_id=self._state.identity.boot_id,
+            boottime_s=now - age_s,
+        )
+        await self._ports.blocking(lambda: self._ports.checkpoint.write(record))
+
+    # --- between snapshots -----------------------------------------------------------------------
+
+    async def publish_changes(self) -> None:
+        """Sends what changed since the last write: a delta, or a snapshot now. Raises StoreUnreachable."""
+        pen = self._pen
+        if pen is None or pen.sent is None:
+            return
+        changed = self._changed(pen)
+        if not changed:
+            return
+        if URGENT.isdisjoint(changed):
+            await self._append(pen)
+        else:
+            await self.snapshot()
+
+    def _changed(self, pen: _Pen) -> dict[str, Any]:
+        if pen.sent is None:
+            return {}
+        changed = diff(pen.sent, self._document(pen))
+        return {name: value for name, value in changed.items() if name not in VOLATILE}
+
+    async def _append(self, pen: _Pen) -> None:
+        async with pen.lock:
+            document, changed = self._document(pen), self._changed(pen)
+            if not changed or not self._gate.alive(pen.token):
+                return
+            position = LogPosition(pen.epoch, pen.n + 1)
+            request = AppendRequest(pen.token, position, EntryKind.DELTA, changed)
+            reply = await self._ports.handoffs.append(request, timeout_s=WRITE_S)
+            if isinstance(reply, Appended):
+                pen.n, pen.sent = position.n, document
+                return
+            if isinstance(reply, Lost):
+                self._lost(pen, reply)
+            repeated = isinstance(reply, TopIs) and await self._is_there(position, changed, top=reply)
+            if repeated:
+                pen.sent = document
+        if isinstance(reply, TopIs):
+            self._above(pen, LogPosition.parse(reply.id))
+            if not repeated:
+                await self.snapshot()
+
+    async def _is_there(self, position: LogPosition, body: dict[str, Any], *, top: TopIs) -> bool:
+        """An append that got no answer had happened: the entry at our position says what we say."""
+        if LogPosition.parse(top.id).epoch != position.epoch:
+            return False
+        before = LogPosition(position.epoch, position.n - 1)
+        entries = await self._ports.handoffs.read_log(before, through=position, timeout_s=WRITE_S)
+        return any(entry.position == position and dict(entry.body) == body for entry in entries)
+
+    # --- replies ---------------------------------------------------------------------------------
+
+    def document(self) -> HandoffDocument | None:
+        """The owner's state now, a standby's mirror; None while there is neither."""
+        return self._document(self._pen) if self._pen else self._mirror.document
+
+    def _document(self, pen: _Pen) -> HandoffDocument:
+        return self._state.compose(epoch=pen.epoch, holder=pen.holder)
+
+    def _take(self, pen: _Pen, reply: PublishReply, *, document: HandoffDocument) -> None:
+        match reply:
+            case Published(entry_id):
+                self._above(pen, LogPosition.parse(entry_id))
+                pen.sent, self.blocked = document, ""
+            case OldEpoch(epoch):
+                self._above(pen, LogPosition(epoch, 0))
+            case Lost():
+                self._lost(pen, reply)
+
+    def _above(self, pen: _Pen, top: LogPosition) -> None:
+        """Goes on above an id of our epoch; one of a higher epoch ends this token."""
+        if top.epoch > pen.epoch:
+            self._keeper.supersede(pen.token, top.epoch)
+        elif top.epoch == pen.epoch:
+            pen.n = max(pen.n, top.n)
+
+    def _lost(self, pen: _Pen, reply: Lost) -> None:
+        """Final, unless the record was lost or went back in time: that is the next renewal's to mend."""
+        if reply.epoch < pen.epoch:
+            raise StoreUnreachable("the lease record was lost: a renewal reinstates it")
+        self._keeper.fence(pen.token, f"a write was refused: {reply.owner or reply.state} owns")

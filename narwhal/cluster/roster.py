@@ -1,0 +1,96 @@
+"""Who else is there: announces this router, reads the others, derives its rank among the standbys.
+
+Advisory: it orders, it never decides. The compare-and-set on the lease does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+
+from narwhal.cluster.gate import LeasedGate
+from narwhal.cluster.lease_loop import LeaseKeeper
+from narwhal.cluster.mirror import Mirror
+from narwhal.model.control import RouterRole, role_of
+from narwhal.ports import Registry, RouterEntry
+
+REFRESH_S = 2.0
+CALL_S = 0.8
+
+
+class Roster:
+    """Main loop only. `entry` is this router's fixed part; `resident` its requests in flight now."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        entry: RouterEntry,
+        *,
+        mirror: Mirror,
+        keeper: LeaseKeeper,
+        gate: LeasedGate,
+    ) -> None:
+        self._registry = registry
+        self._entry = entry
+        self._mirror = mirror
+        self._keeper = keeper
+        self._gate = gate
+        self._refreshed_at = -inf
+        self._role = ""
+        self.resident: Callable[[], int] = lambda: 0
+        self.routers: tuple[RouterEntry, ...] = ()
+        """Live routers as last read, ourselves included."""
+        self.read_at: float | None = None
+
+    def admitted(self) -> None:
+        """The checks at start are through: this router may compete."""
+        self._keeper.standing = replace(self._keeper.standing, may_compete=True)
+        self._keeper.wake()
+
+    @property
+    def ready_to_take(self) -> bool:
+        """A standby that has read log and document to their end, even if there was nothing."""
+        return self._mirror.read_at is not None
+
+    def entry(self, now: float) -> RouterEntry:
+        """What this router tells of itself."""
+        mirror = self._mirror
+        return replace(
+            self._entry,
+            role=role_of(self._gate.state(now)).value,
+            epoch=self._gate.epoch,
+            mirror_epoch=mirror.applied.epoch,
+            mirror_n=mirror.applied.n,
+            mirror_age_s=mirror.age_s(now),
+            resident=self.resident(),
+            ready_to_take=self.ready_to_take,
+        )
+
+    async def refresh(self, now: float) -> None:
+        """Announces and reads when it is time, or at once when the own role changed. Raises StoreError."""
+        entry = self.entry(now)
+        if now - self._refreshed_at < REFRESH_S and entry.role == self._role:
+            return
+        self._refreshed_at, self._role = now, entry.role
+        if not self._keeper.standing.may_compete:
+            # The ID may still be another run's: it is not ours to announce.
+            return
+        await self._registry.announce(entry, timeout_s=CALL_S)
+        self.routers = tuple(await self._registry.routers(timeout_s=CALL_S))
+        self.read_at = now
+        standing = self._keeper.standing
+        self._keeper.standing = replace(
+            standing, rank=_rank(entry, self.routers), ready_to_take=self.ready_to_take
+        )
+
+    async def leave(self) -> None:
+        """Deletes the own entry. Raises StoreError."""
+        await self._registry.withdraw(self._entry.router_id, self._entry.run, timeout_s=CALL_S)
+
+
+def _rank(me: RouterEntry, routers: Sequence[RouterEntry]) -> int:
+    """Standbys with a fresher mirror than ours, or an equal one and a smaller ID."""
+    standbys = [one for one in routers if one.role == RouterRole.STANDBY.value]
+    mine = (-me.mirror_epoch, -me.mirror_n, me.router_id)
+    return sum((-one.mirror_epoch, -one.mirror_n, one.router_id) < mine for one in standbys)

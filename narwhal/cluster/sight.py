@@ -1,0 +1,67 @@
+"""The lease as the keeper sees it, put into one value for all readers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from narwhal.cluster.gate import holder_of
+from narwhal.model.control import OwnerRef, RouterState
+from narwhal.model.leadership import LeaseSight
+from narwhal.model.lease import LeaseState, LeaseView
+from narwhal.policy.election import HOLDING, Election
+from narwhal.policy.tenure import Tenure
+
+
+class StoreMeter:
+    """How the lease connection fares."""
+
+    def __init__(self) -> None:
+        self.reachable = False
+        self.failures = 0
+        self.latency_s: float | None = None
+
+    def answered(self, latency_s: float) -> None:
+        self.reachable = True
+        self.latency_s = latency_s
+
+    def failed(self) -> None:
+        self.reachable = False
+        self.failures += 1
+        self.latency_s = None
+
+
+def sight_of(machine: Election, meter: StoreMeter, *, me: OwnerRef) -> LeaseSight:
+    """What is shown now: the own tenure while it is held, else the record as last peeked."""
+    tenure = machine.tenure
+    held = machine.phase in HOLDING or machine.phase is RouterState.DRAINING
+    base = _own(tenure, me, ttl_s=machine.timings.ttl_s) if tenure and held else _seen(machine)
+    return replace(
+        base,
+        state=machine.phase,
+        floor=machine.candidacy.known,
+        ttl_ms_max=round(machine.candidacy.watch.span_s * 1000),
+        store_reachable=meter.reachable,
+        store_failures=meter.failures,
+        store_latency_s=meter.latency_s,
+    )
+
+
+def _own(tenure: Tenure, me: OwnerRef, *, ttl_s: float) -> LeaseSight:
+    holder = holder_of(me.router_id, tenure.token)
+    return LeaseSight(record="held", epoch=tenure.epoch, holder=holder, owner=me, seq=tenure.seq, ttl_s=ttl_s)
+
+
+def _seen(machine: Election) -> LeaseSight:
+    view: LeaseView | None = machine.candidacy.view
+    if view is None or view.state is None or view.version is None:
+        return LeaseSight()
+    owned = view.state is LeaseState.HELD
+    return LeaseSight(
+        record=view.state.value,
+        epoch=view.epoch,
+        holder=holder_of(view.owner, view.version.token) if owned else "",
+        owner=OwnerRef(view.owner, view.url) if owned else None,
+        seq=view.version.seq,
+        ttl_s=view.ttl_ms / 1000,
+        released_at=machine.candidacy.watch.released_at,
+    )

@@ -1,0 +1,134 @@
+"""The checks at start that need the store (the table of cluster.md section 7).
+
+A store that does not answer is asked again for ever, 0.25 to 2 s apart with jitter: meanwhile this router
+is not ready and never owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from narwhal.clock import Clock
+from narwhal.cluster.mirror import Mirror
+from narwhal.errors import ConfigError, SavedStateError, StoreProtocolError, StoreUnreachable
+from narwhal.model.handoff import CheckpointRecord, StoredHandoff
+from narwhal.model.leadership import Remembered
+from narwhal.policy.takeover import SavedState, from_checkpoint, from_store
+from narwhal.ports import Checkpoint, HandoffStore, Recorder, Registry
+
+R = TypeVar("R")
+
+PAUSES_S = (0.25, 2.0)
+CALL_S = 0.8
+PREDECESSOR_S = 16.0
+"""A dead router's entry lives 15 s after its last word."""
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StartRules:
+    cluster: str
+    router_id: str
+    run: str
+    engines: tuple[str, ...]
+    resume: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartPorts:
+    handoffs: HandoffStore
+    registry: Registry
+    clock: Clock
+    recorder: Recorder
+    jitter: Callable[[], float]
+
+
+class SavedFile:
+    """The local checkpoint as read once. `record` is None where there is none or it is bad (`problem`)."""
+
+    def __init__(self, checkpoint: Checkpoint, *, boot_id: str, clock: Clock) -> None:
+        self.record: CheckpointRecord | None = None
+        self.state: SavedState | None = None
+        self.problem: SavedStateError | None = None
+        try:
+            record = checkpoint.read()
+            if record is not None and record.document:
+                self.state = from_checkpoint(record, boot_id=boot_id, now=clock.now())
+            self.record = record
+        except SavedStateError as error:
+            self.problem = error
+
+    @property
+    def remembered(self) -> Remembered:
+        """A document from the cluster counts as having seen an owner, one of local control does not."""
+        record = self.record
+        if record is None:
+            return Remembered()
+        epoch = max(record.epoch_floor, self.state.document.epoch if self.state else 0)
+        return Remembered(epoch, record.ttl_ms_max, saw_owner=epoch > 0)
+
+
+class StartChecks:
+    """Run once, beside the keeper's first peeks."""
+
+    def __init__(self, rules: StartRules, ports: StartPorts, *, file: SavedFile, mirror: Mirror) -> None:
+        self._rules = rules
+        self._ports = ports
+        self._mirror = mirror
+        self.file = file
+
+    async def check(self) -> None:
+        """Returns when this router may compete. Raises ConfigError: the ID is taken; SavedStateError:
+        another fleet's cluster, or `--resume` with nothing that can be resumed from."""
+        if self._rules.resume and self.file.state is not None:
+            self._mirror.preload(self.file.state)
+        await self._await_predecessor()
+        stored = await self._asked(lambda: self._ports.handoffs.load(timeout_s=CALL_S))
+        self._judge(stored)
+
+    def _judge(self, stored: StoredHandoff | None) -> None:
+        bad_store: SavedStateError | None = None
+        state: SavedState | None = None
+        try:
+            state = from_store(stored, inc=stored.inc) if stored else None
+        except SavedStateError as error:
+            bad_store = error
+        if state is not None and set(self._rules.engines).isdisjoint(state.document.engines):
+            shown = ", ".join(state.document.engines[:4])
+            raise SavedStateError(
+                f"cluster {self._rules.cluster} serves another fleet (e.g. {shown}): pass --cluster"
+            )
+        resumable = state is not None or self.file.state is not None
+        for problem in filter(None, (self.file.problem, bad_store)):
+            if self._rules.resume and not resumable:
+                raise problem
+            self._ports.recorder.event("saved_state_left", {"error": str(problem)})
+
+    async def _await_predecessor(self) -> None:
+        """An entry of our ID by another run: it ends (clean exit, or 15 s of silence), or the ID is taken."""
+        until = None
+        while True:
+            routers = await self._asked(lambda: self._ports.registry.routers(timeout_s=CALL_S))
+            others = [one for one in routers if one.router_id == self._rules.router_id]
+            if all(one.run == self._rules.run for one in others):
+                return
+            now = self._ports.clock.now()
+            until = now + PREDECESSOR_S if until is None else until
+            if now >= until:
+                raise ConfigError(
+                    f"router ID {self._rules.router_id} is taken: a live router of this cluster has it"
+                )
+            await self._ports.clock.sleep(POLL_S)
+
+    async def _asked(self, ask: Callable[[], Awaitable[R]]) -> R:
+        pause, longest = PAUSES_S
+        while True:
+            try:
+                return await ask()
+            except StoreUnreachable:
+                await self._ports.clock.sleep(pause * (0.5 + 0.5 * self._ports.jitter()))
+                pause = min(2 * pause, longest)
+            except StoreProtocolError as error:
+                raise ConfigError(f"the store cannot be used: {error}") from error

@@ -1,0 +1,73 @@
+"""This router's own state as the handoff document, and back: fleet, totals and what is only carried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from narwhal.clock import Clock
+from narwhal.model.handoff import HandoffDocument
+from narwhal.model.request import Counters
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.takeover import OpeningPlan, without_roles
+from narwhal.policy.totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes the document. `run` is the journal run ID, `boot_id` the host's boot ("" if unknown)."""
+
+    router_id: str
+    run: str
+    model: str
+    engines: tuple[str, ...]
+    boot_id: str = ""
+
+
+class OwnState:
+    """Composes and restores. Main loop only; synchronous, so one instant's truth."""
+
+    def __init__(self, fleet: Fleet, totals: Totals, *, identity: Identity, clock: Clock) -> None:
+        self._fleet = fleet
+        self._totals = totals
+        self._clock = clock
+        self.identity = identity
+        self._demand_risk: Mapping[str, Any] | None = None
+        self._extra: Mapping[str, Any] = {}
+
+    def compose(self, *, epoch: int, holder: str) -> HandoffDocument:
+        """The document of this instant."""
+        fleet = self._fleet.export(self._clock.now())
+        return HandoffDocument(
+            at=self._clock.wall(),
+            run=self.identity.run,
+            model=self.identity.model,
+            epoch=epoch,
+            holder=holder,
+            engines=self.identity.engines,
+            roles=fleet.roles,
+            ejected=fleet.ejected,
+            inference_sources=fleet.inference_sources,
+            counters=self._totals.total(),
+            lifecycle=fleet.lifecycle,
+            demand_risk=self._demand_risk,
+            holds=fleet.holds,
+            streaks=fleet.streaks,
+            edges=fleet.edges,
+            kv_ledger=fleet.kv_ledger,
+            extra=self._extra,
+        )
+
+    def restore(self, plan: OpeningPlan) -> tuple[str, ...]:
+        """Begins with the plan's state; sentences for the log. Merge the store's totals before."""
+        if plan.state is None:
+            return plan.notes
+        state = plan.state if plan.keep_roles else without_roles(plan.state)
+        self._demand_risk = state.document.demand_risk
+        self._extra = state.document.extra
+        if state.source == "checkpoint" and self._totals.total() == Counters():
+            # The store knows no run at all: the file's counters are of runs that have ended.
+            self._totals.merge({state.document.run: state.document.counters})
+        notes = self._fleet.restore(state.document, self._clock.now())
+        return (*plan.notes, *notes)

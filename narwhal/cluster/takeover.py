@@ -1,0 +1,127 @@
+"""From a granted lease to an open gate (cluster.md sections 5 and 6).
+
+Acquire -> read the log from the plan's `upto` to its end -> restore -> first fenced write -> open the gate.
+Nothing here may take longer than the lease: every wait is bounded, and the gate refuses to open late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from narwhal.clock import Clock
+from narwhal.cluster.mirror import Mirror
+from narwhal.cluster.publisher import Publisher
+from narwhal.cluster.state import OwnState
+from narwhal.errors import SavedStateError, StoreError
+from narwhal.model.handoff import CheckpointRecord, EntryKind, LogPosition
+from narwhal.model.request import Counters
+from narwhal.policy.handoff_codec import apply
+from narwhal.policy.intents import Granted
+from narwhal.policy.takeover import (
+    OpeningPlan,
+    PlanRules,
+    SavedState,
+    from_checkpoint,
+    from_store,
+    opening_plan,
+)
+from narwhal.policy.totals import Totals
+from narwhal.ports import HandoffStore
+
+R = TypeVar("R")
+READ_S = 0.5
+"""Most that reading the store may take before the opening."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What is at hand besides the store. `checkpoint` is the file as read at start."""
+
+    mirror: Mirror
+    checkpoint: CheckpointRecord | None
+    max_age_s: float
+    resume: bool
+
+
+class Takeover:
+    """Prepares one ownership. Main loop only."""
+
+    def __init__(
+        self, handoffs: HandoffStore, state: OwnState, *, totals: Totals, publisher: Publisher, clock: Clock
+    ) -> None:
+        self._handoffs = handoffs
+        self._state = state
+        self._totals = totals
+        self._publisher = publisher
+        self._clock = clock
+        self.plan: OpeningPlan | None = None
+        """The last opening plan, for documents and the journal; `notes` are its sentences."""
+        self.notes: tuple[str, ...] = ()
+
+    async def prepare(self, granted: Granted, saved: Saved) -> bool:
+        """Restores and makes the first fenced write; True: the gate may open."""
+        until = self._clock.now() + READ_S
+        stored = await self._bounded(self._stored, until=until)
+        plan = self._plan(stored, saved)
+        plan, top = await self._bounded(lambda left: self._follow(plan, left), until=until) or (
+            plan,
+            plan.upto,
+        )
+        self._totals.merge(await self._bounded(self._runs, until=until) or {})
+        self.notes = self._state.restore(plan)
+        self.plan = plan
+        self._publisher.begin(granted.token, granted.epoch, n=top.n if top.epoch == granted.epoch else 1)
+        return await self._publisher.first_write()
+
+    def _plan(self, stored: SavedState | None, saved: Saved) -> OpeningPlan:
+        now, identity = self._clock.now(), self._state.identity
+        candidates = (saved.mirror.saved(now), stored, self._from_file(saved.checkpoint, now))
+        rules = PlanRules(
+            engines=frozenset(identity.engines),
+            max_age_s=saved.max_age_s,
+            keep_roles=saved.resume or saved.mirror.followed,
+        )
+        return opening_plan([one for one in candidates if one is not None], rules)
+
+    def _from_file(self, record: CheckpointRecord | None, now: float) -> SavedState | None:
+        if record is None or not record.document:
+            return None
+        try:
+            return from_checkpoint(record, boot_id=self._state.identity.boot_id, now=now)
+        except SavedStateError:
+            return None
+
+    # --- the store, within the time that is left -------------------------------------------------
+
+    async def _bounded(self, read: Callable[[float], Awaitable[R]], *, until: float) -> R | None:
+        """What the store says before `until`; None if it does not, or says what cannot be read."""
+        left = until - self._clock.now()
+        if left <= 0:
+            return None
+        try:
+            return await read(left)
+        except (StoreError, SavedStateError):
+            return None
+
+    async def _stored(self, left: float) -> SavedState | None:
+        stored = await self._handoffs.load(timeout_s=left)
+        return from_store(stored, inc=stored.inc) if stored else None
+
+    async def _runs(self, left: float) -> Mapping[str, Counters]:
+        return await self._handoffs.flush_totals(self._totals.vector(), timeout_s=left)
+
+    async def _follow(self, plan: OpeningPlan, left: float) -> tuple[OpeningPlan, LogPosition]:
+        """The plan's document with the log's deltas up to its end, and that end."""
+        until, top, state = self._clock.now() + left, plan.upto, plan.state
+        while left > 0:
+            entries = await self._handoffs.read_log(top, timeout_s=left)
+            if not entries:
+                break
+            for entry in entries:
+                top = entry.position
+                if state is not None and entry.kind is EntryKind.DELTA:
+                    state = replace(state, document=apply(state.document, entry.body), upto=top)
+            left = until - self._clock.now()
+        return replace(plan, state=state), top

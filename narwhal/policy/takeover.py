@@ -1,0 +1,105 @@
+"""The opening plan of a new owner: which saved state to begin with, and how old it is (cluster.md section 6).
+
+Pure. Candidates are the mirror, the stored document and the checkpoint; the newest valid one by (epoch, n)
+wins. Ages shorten holds and choose the careful opening; they never decide ownership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from narwhal.errors import SavedStateError
+from narwhal.model.handoff import (
+    LOG_START,
+    CheckpointRecord,
+    HandoffDocument,
+    LogPosition,
+    StoredHandoff,
+)
+from narwhal.policy.handoff_codec import decode
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """One candidate. `upto` is the log applied; `age_s` None where nobody knows."""
+
+    source: str
+    document: HandoffDocument
+    upto: LogPosition
+    age_s: float | None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """(epoch, n applied). A document's own epoch counts where its log position is of an older one."""
+        top = max(self.upto, LogPosition(self.document.epoch, 0))
+        return (top.epoch, top.n)
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningPlan:
+    """`state` is None where nothing is saved: the configured split. `keep_roles`: false at a start
+    without `--resume` that followed no owner. `cautious`: the state is older than allowed, or of unknown
+    age. `notes` are sentences for the log."""
+
+    state: SavedState | None
+    keep_roles: bool
+    cautious: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def upto(self) -> LogPosition:
+        return self.state.upto if self.state else LOG_START
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRules:
+    """`engines`: the configured set. `max_age_s`: `--standby-max-handoff-age`."""
+
+    engines: frozenset[str]
+    max_age_s: float = 30.0
+    keep_roles: bool = True
+
+
+def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningPlan:
+    """Chooses among what is saved. A document that shares no engine with ours is another fleet's."""
+    notes: list[str] = []
+    fitting: list[SavedState] = []
+    for state in candidates:
+        if rules.engines.isdisjoint(state.document.engines):
+            notes.append(f"the {state.source}'s state is for other engines and is left")
+        else:
+            fitting.append(state)
+    best = max(fitting, key=attrgetter("order"), default=None)
+    if best is None:
+        return OpeningPlan(None, rules.keep_roles, cautious=False, notes=tuple(notes))
+    if set(best.document.engines) != rules.engines:
+        notes.append(f"the {best.source}'s engine set differs from ours: roles as configured")
+    cautious = best.age_s is None or best.age_s > rules.max_age_s
+    return OpeningPlan(best, rules.keep_roles, cautious, tuple(notes))
+
+
+def from_store(stored: StoredHandoff, *, inc: str) -> SavedState:
+    """The stored document. Its age is Redis time less `at_ms`, within the incarnation `inc` that wrote it.
+
+    Raises SavedStateError if it is torn or cannot be read.
+    """
+    if not stored.intact:
+        raise SavedStateError("stored handoff: document is torn (crc32 differs)")
+    known = inc in ("", stored.inc) and stored.now_ms >= stored.at_ms
+    age_s = (stored.now_ms - stored.at_ms) / 1000 if known else None
+    return SavedState("store", decode(stored.document, source="stored handoff"), stored.upto, age_s)
+
+
+def from_checkpoint(record: CheckpointRecord, *, boot_id: str, now: float) -> SavedState:
+    """The local file. Its age is known on the same boot only. Raises SavedStateError."""
+    same_boot = record.boot_id != "" and record.boot_id == boot_id and now >= record.boottime_s
+    document = decode(record.document, source="checkpoint")
+    age_s = now - record.boottime_s if same_boot else None
+    return SavedState("checkpoint", document, LogPosition(document.epoch, record.applied_n), age_s)
+
+
+def without_roles(state: SavedState) -> SavedState:
+    """The same state less its roles: the configured split is kept."""
+    return replace(state, document=replace(state.document, roles={}))

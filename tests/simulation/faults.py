@@ -1,0 +1,192 @@
+"""What can go wrong, by name: each takes the world and does its harm once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from narwhal.store.memory_scripts import Data
+from tests.simulation.routers import SimRouter
+
+if TYPE_CHECKING:
+    from tests.simulation.campaign import World
+
+FAULTS: dict[str, Callable[[Mischief], None]] = {}
+
+
+def fault(act: Callable[[Mischief], None]) -> Callable[[Mischief], None]:
+    FAULTS[act.__name__] = act
+    return act
+
+
+class Mischief:
+    """Strikes the world with named faults; owners are hit more often than standbys."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.net = world.net
+        self.store = world.net.store
+
+    def strike(self, name: str) -> None:
+        self.world.trace(f"fault {name}")
+        FAULTS[name](self)
+
+    def victim(self) -> SimRouter | None:
+        living = [router for router in self.world.current().values() if router.alive]
+        owners = [router for router in living if router.admits()]
+        if owners and self.rng.random() < 0.6:
+            return owners[0]
+        return self.rng.choice(living) if living else None
+
+    def until(self, low: float, high: float) -> float:
+        return self.net.loop.time() + self.rng.uniform(low, high)
+
+    def lose(self, data: Data | None) -> None:
+        """The server goes on with older or no data."""
+        self.store.lost_data += 1
+        self.store.server.data = Data() if data is None else data
+        self.world.checkers.store_changed_by_fault()
+
+    def restart(self, data: Data | None, down_s: float) -> None:
+        self.store.lost_data += 1
+        self.store.down_until = self.net.loop.time() + down_s
+        self.store.frozen_until = 0.0
+        self.store.server.restart(data)
+        self.world.checkers.store_changed_by_fault()
+
+    def revive(self, router: SimRouter) -> None:
+        if self.world.current()[router.host.name] is router:
+            self.world.spawn(router.host.name)
+
+    def crash(self, router: SimRouter) -> None:
+        router.kill()
+        self.net.at(self.rng.uniform(0.3, 6.0), self.revive, router)
+
+
+# --- routers -----------------------------------------------------------------------------------------
+
+
+@fault
+def pause(mischief: Mischief) -> None:
+    """SIGSTOP, a long collection, a sleeping host."""
+    if victim := mischief.victim():
+        victim.pause(mischief.rng.uniform(0.5, 12.0))
+
+
+@fault
+def stall(mischief: Mischief) -> None:
+    """The main loop hangs, the keeper's thread goes on."""
+    if victim := mischief.victim():
+        victim.pause(mischief.rng.uniform(0.5, 10.0), main_only=True)
+
+
+@fault
+def hold(mischief: Mischief) -> None:
+    """Paused between the check and the send."""
+    if victim := mischief.victim():
+        mischief.net.wire(victim.host.name).hold_s = mischief.rng.uniform(0.5, 12.0)
+
+
+@fault
+def crash(mischief: Mischief) -> None:
+    if victim := mischief.victim():
+        mischief.crash(victim)
+
+
+@fault
+def crash_all(mischief: Mischief) -> None:
+    for router in list(mischief.world.current().values()):
+        if router.alive:
+            mischief.crash(router)
+
+
+@fault
+def yield_lease(mischief: Mischief) -> None:
+    for router in mischief.world.current().values():
+        if router.admits():
+            router.ask_yield(mischief.rng.choice(["", *mischief.world.hosts]))
+
+
+# --- the network -------------------------------------------------------------------------------------
+
+
+@fault
+def partition(mischief: Mischief) -> None:
+    if victim := mischief.victim():
+        mischief.net.wire(victim.host.name).cut_until = mischief.until(0.5, 14.0)
+
+
+@fault
+def late(mischief: Mischief) -> None:
+    """Requests arrive up to 7 s later, long after their sender gave up."""
+    if victim := mischief.victim():
+        mischief.net.wire(victim.host.name).slow_until = mischief.until(0.5, 4.0)
+
+
+@fault
+def deaf(mischief: Mischief) -> None:
+    """Requests arrive, replies do not."""
+    if victim := mischief.victim():
+        mischief.net.wire(victim.host.name).deaf_until = mischief.until(0.5, 7.0)
+
+
+@fault
+def twice(mischief: Mischief) -> None:
+    """Requests arrive a second time, later."""
+    if victim := mischief.victim():
+        mischief.net.wire(victim.host.name).twice_until = mischief.until(0.5, 10.0)
+
+
+# --- the store ---------------------------------------------------------------------------------------
+
+
+@fault
+def freeze(mischief: Mischief) -> None:
+    mischief.store.frozen_until = mischief.until(0.5, 9.0)
+
+
+@fault
+def restart_empty(mischief: Mischief) -> None:
+    mischief.restart(None, mischief.rng.uniform(0.05, 8.0))
+
+
+@fault
+def restart_whole(mischief: Mischief) -> None:
+    mischief.restart(mischief.store.server.data, mischief.rng.uniform(0.05, 8.0))
+
+
+@fault
+def restart_rolled_back(mischief: Mischief) -> None:
+    now = mischief.net.loop.time()
+    mischief.restart(
+        mischief.store.as_of(now - mischief.rng.uniform(0.0, 3.0)), mischief.rng.uniform(0.05, 6.0)
+    )
+
+
+@fault
+def flush(mischief: Mischief) -> None:
+    mischief.lose(None)
+
+
+@fault
+def delete_lease(mischief: Mischief) -> None:
+    mischief.store.server.data.lease = {}
+    mischief.world.checkers.store_changed_by_fault()
+
+
+@fault
+def evict(mischief: Mischief) -> None:
+    """Lease, epoch and log are gone, the rest stays."""
+    data = mischief.store.server.data.copy()
+    mischief.lose(Data(handoff=data.handoff, totals=data.totals))
+
+
+@fault
+def change_incarnation(mischief: Mischief) -> None:
+    mischief.store.server.change_replid()
+
+
+@fault
+def step_clock(mischief: Mischief) -> None:
+    mischief.store.server.step_clock(mischief.rng.choice([-12.0, -3.0, 3.0, 7.0, 20.0]))

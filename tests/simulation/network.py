@@ -1,0 +1,169 @@
+"""The network between routers and the store, and the store's own troubles."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from narwhal.errors import StoreUnreachable
+from narwhal.store.memory import MemoryServer
+from narwhal.store.memory_scripts import Data
+from tests.support.virtual_time import Strand, VirtualLoop
+
+R = TypeVar("R")
+NOBODY = contextvars.Context()
+CALENDAR_S = 1_700_000_000.0
+SNAPSHOT_S = 0.25
+
+
+@dataclass(slots=True)
+class Wire:
+    """What is wrong between one router and the store, each until a virtual time."""
+
+    cut_until: float = 0.0
+    slow_until: float = 0.0
+    deaf_until: float = 0.0
+    twice_until: float = 0.0
+    hold_s: float = 0.0
+    """The next request is held so long between the router's check and its send; the router is paused."""
+
+
+@dataclass(slots=True)
+class Store:
+    """One server with its past: `history` holds copies of its data for restarts that lose a little."""
+
+    server: MemoryServer
+    down_until: float = 0.0
+    frozen_until: float = 0.0
+    history: deque[tuple[float, Data]] = field(default_factory=lambda: deque(maxlen=40))
+    lost_data: int = 0
+
+    def remember(self, now: float) -> None:
+        if not self.history or now - self.history[-1][0] >= SNAPSHOT_S:
+            self.history.append((now, self.server.data.copy()))
+
+    def as_of(self, time: float) -> Data:
+        older = [data for at, data in self.history if at <= time]
+        return older[-1] if older else Data()
+
+
+class Network:
+    """Carries operations to the store and replies back, late, twice or never."""
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.store = Store(MemoryServer(lambda: CALENDAR_S + loop.time()))
+        self.wires: dict[str, Wire] = {}
+        self.on_applied: Callable[[str], None] = lambda router: None
+
+    def wire(self, router: str) -> Wire:
+        return self.wires.setdefault(router, Wire())
+
+    def latency(self) -> float:
+        chance = self.rng.random()
+        if chance < 0.97:
+            return self.rng.expovariate(1000.0)
+        return self.rng.uniform(0.01, 0.3) if chance < 0.995 else self.rng.uniform(0.3, 2.5)
+
+    def at(self, delay: float, what: Callable[..., None], *args: Any) -> None:
+        """Schedules outside of every strand: the network does not pause with a router."""
+        self.loop.call_later(delay, what, *args, context=NOBODY.copy())
+
+
+class SimLink:
+    """The memory store's `Link` of one connection of one router."""
+
+    def __init__(self, net: Network, router: str, *, strands: tuple[Strand, ...], rate: float) -> None:
+        """The first of `strands` gets the replies; a hold pauses them all."""
+        self._net = net
+        self._router = router
+        self._strands = strands
+        self._strand = strands[0]
+        self._rate = rate
+
+    async def call(self, operation: Callable[[], R], *, timeout_s: float) -> R:
+        loop = self._net.loop
+        done: asyncio.Future[R] = loop.create_future()
+        timer = loop.call_later(timeout_s / self._rate, _fail, done, "no answer")
+        self._send(operation, done)
+        try:
+            return await done
+        finally:
+            timer.cancel()
+
+    def _send(self, operation: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        net, wire, now = self._net, self._net.wire(self._router), self._net.loop.time()
+        if wire.cut_until > now:
+            return
+        delay = net.latency()
+        if wire.hold_s:
+            delay, wire.hold_s = delay + wire.hold_s, 0.0
+            for strand in self._strands:
+                net.loop.pause(strand, now + delay - 0.0005)
+        elif wire.slow_until > now:
+            delay += net.rng.uniform(0.5, 7.0)
+        net.at(delay, self._arrive, operation, done)
+        if wire.twice_until > now:
+            net.at(delay + net.rng.uniform(0.0, 3.0), self._arrive, operation, done)
+
+    def _arrive(self, operation: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        net, store, now = self._net, self._net.store, self._net.loop.time()
+        if store.down_until > now:
+            self._back(done, error="connection refused")
+            return
+        if store.frozen_until > now:
+            net.at(store.frozen_until - now + net.rng.random() * 0.001, self._arrive, operation, done)
+            return
+        store.remember(now)
+        try:
+            result = operation()
+        except StoreUnreachable as error:
+            self._back(done, error=str(error))
+            return
+        net.on_applied(self._router)
+        self._back(done, result=result)
+
+    def _back(self, done: asyncio.Future[Any], *, result: Any = None, error: str = "") -> None:
+        wire, now = self._net.wire(self._router), self._net.loop.time()
+        if wire.cut_until > now or wire.deaf_until > now:
+            return
+        self._net.loop.call_later(
+            self._net.latency(), _settle, done, result, error, context=self._strand.context()
+        )
+
+    async def wait(self, seconds: float) -> None:
+        loop = self._net.loop
+        woken: asyncio.Future[None] = loop.create_future()
+        forget = self._net.store.server.on_change(lambda: self._ring(woken))
+        timer = loop.call_later(seconds / self._rate, _settle, woken, None, "")
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            forget()
+
+    def _ring(self, woken: asyncio.Future[None]) -> None:
+        wire, now = self._net.wire(self._router), self._net.loop.time()
+        if wire.cut_until <= now and wire.deaf_until <= now:
+            self._net.loop.call_later(
+                self._net.latency(), _settle, woken, None, "", context=self._strand.context()
+            )
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: str) -> None:
+    if future.done():
+        return
+    if error:
+        future.set_exception(StoreUnreachable(error))
+    else:
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: str) -> None:
+    _settle(future, None, error)

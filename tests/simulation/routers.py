@@ -1,0 +1,207 @@
+"""One simulated router: the production membership on two strands, with work and monitor passes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from narwhal.cluster.assembly import (
+    MemberSettings,
+    Membership,
+    Owned,
+    Stores,
+    Surroundings,
+    assemble,
+)
+from narwhal.cluster.state import Identity
+from narwhal.errors import ConfigError, StoreError
+from narwhal.model.engine import EngineSpec
+from narwhal.model.leadership import LeaseSight
+from narwhal.model.lease import OwnerMeta
+from narwhal.model.request import Outcome, RequestRow
+from narwhal.model.settings import LeaseTimings
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.intents import Effect
+from narwhal.policy.totals import Totals
+from narwhal.store.handoff import ScriptHandoffStore
+from narwhal.store.lease import ScriptLeaseStore
+from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner
+from narwhal.store.registry import ScriptRegistry
+from tests.simulation.network import Network, SimLink
+from tests.support.settings import fleet_config
+from tests.support.virtual_time import Strand, StrandClock
+
+CLUSTER = "sim"
+ENGINES = tuple(EngineSpec(f"e{number}", f"http://e{number}") for number in range(3))
+PASS_S = 1.0
+Trace = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What outlives a router's process."""
+
+    name: str
+    rate: float
+    offset_s: float
+    timings: LeaseTimings
+    checkpoint: MemoryCheckpoint
+    prefer_standby: bool = False
+
+
+class Scribe:
+    """The Recorder port: every event goes to the trace."""
+
+    def __init__(self, name: str, trace: Trace) -> None:
+        self._name = name
+        self._trace = trace
+
+    def request(self, row: RequestRow, outcome: Outcome) -> None:
+        """No request rows here."""
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        told = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))
+        self._trace(f"{self._name} {kind} {told}")
+
+
+class SimRouter:
+    """One life of one router process. `counted` is the truth that its counters are judged by."""
+
+    def __init__(self, host: Host, net: Network, *, life: int, trace: Trace) -> None:
+        self.host = host
+        self.run = f"{host.name}-{life}"
+        self.net = net
+        self.trace = trace
+        self.main = Strand(f"{self.run}/main")
+        self.keeper = Strand(f"{self.run}/keeper")
+        self.clock = StrandClock(net.loop, host.rate, host.offset_s)
+        self.rng = random.Random(f"{net.rng.random()}/{self.run}")
+        self.fleet = Fleet(fleet_config(*ENGINES), {})
+        self.totals = Totals(self.run)
+        self.counted = 0
+        self.counted_at: list[float] = []
+        self.ended = ""
+        self.parts = self._assemble()
+
+    @property
+    def strands(self) -> list[Strand]:
+        return [self.main, self.keeper]
+
+    @property
+    def alive(self) -> bool:
+        return not self.main.dead and not self.ended
+
+    def admits(self) -> bool:
+        """By its own clock at this instant, whether or not its process runs just now."""
+        return not self.main.dead and self.parts.gate.may_admit(self.clock.now())
+
+    # --- making ----------------------------------------------------------------------------------
+
+    def _link(self, *strands: Strand) -> SimLink:
+        return SimLink(self.net, self.host.name, strands=strands, rate=self.host.rate)
+
+    def _assemble(self) -> Membership:
+        server, main, keeper = self.net.store.server, self.main, self.keeper
+        data = MemoryRunner(server, self._link(main, keeper))
+        stores = Stores(
+            lease=ScriptLeaseStore(MemoryRunner(server, self._link(keeper, main)), CLUSTER),
+            handoffs=ScriptHandoffStore(data, CLUSTER),
+            feed=MemoryFeed(server, self._link(main, keeper)),
+            registry=ScriptRegistry(data, CLUSTER),
+            checkpoint=self.host.checkpoint,
+        )
+        name = self.host.name
+        settings = MemberSettings(
+            cluster=CLUSTER,
+            meta=OwnerMeta(name, f"http://{name}"),
+            identity=Identity(name, self.run, "tiny", tuple(sorted(self.fleet.roles())), boot_id="boot"),
+            timings=self.host.timings,
+            prefer_standby=self.host.prefer_standby,
+            resume=True,
+        )
+        surroundings = Surroundings(
+            clock=self.clock,
+            recorder=Scribe(self.run, self.trace),
+            draw=lambda: f"{self.rng.getrandbits(128):032x}",
+            jitter=self.rng.random,
+            blocking=_at_once,
+            tell=self._tell,
+        )
+        return assemble(settings, stores, owned=Owned(self.fleet, self.totals), surroundings=surroundings)
+
+    def _tell(self, told: Effect | LeaseSight) -> None:
+        if not isinstance(told, LeaseSight):
+            self.trace(f"{self.run} {_without_secrets(told)}")
+        self.net.loop.call_soon_threadsafe(self.parts.member.take, told, context=self.main.context())
+
+    # --- living ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.trace(f"{self.run} starts")
+        self.keeper.spawn(self.parts.keeper.run())
+        for work in (self._member(), self._work(), self._passes()):
+            self.main.spawn(work)
+
+    async def _member(self) -> None:
+        try:
+            await self.parts.member.run()
+        except ConfigError as error:
+            self.ended = str(error)
+            self.trace(f"{self.run} ends: {error}")
+            self.parts.keeper.stop()
+
+    async def _work(self) -> None:
+        """Clients: each admitted request is counted where a client counts it, and in the totals."""
+        while True:
+            await self.clock.sleep(self.rng.uniform(0.02, 0.12))
+            if not self.parts.gate.may_admit(self.clock.now()):
+                continue
+            self.counted += 1
+            self.counted_at.append(self.net.loop.time())
+            self.totals.finished(Outcome.SERVED)
+            if self.rng.random() < 0.01:
+                self._change_roles()
+
+    def _change_roles(self) -> None:
+        document = self.parts.publisher.document()
+        if document is not None:
+            roles = {iid: self.rng.choice(("prefill", "decode")) for iid in document.roles}
+            self.fleet.restore(replace(document, roles=roles), self.clock.now())
+
+    async def _passes(self) -> None:
+        """What the monitor's `handoff` stage does."""
+        while True:
+            await self.clock.sleep(PASS_S)
+            if self.parts.gate.may_admit(self.clock.now()):
+                with contextlib.suppress(StoreError):
+                    await self.parts.publisher.snapshot()
+                await self.parts.publisher.checkpoint()
+
+    def kill(self) -> None:
+        self.trace(f"{self.run} is killed")
+        for strand in self.strands:
+            strand.dead = True
+
+    def pause(self, seconds: float, *, main_only: bool = False) -> None:
+        until = self.net.loop.time() + seconds
+        for strand in [self.main] if main_only else self.strands:
+            self.net.loop.pause(strand, until)
+
+    def ask_yield(self, successor: str = "") -> None:
+        self.main.spawn(self._yield(successor))
+
+    async def _yield(self, successor: str) -> None:
+        await self.parts.member.give_back("yield", successor=successor)
+
+
+async def _at_once(call: Callable[[], None]) -> None:
+    call()
+    await asyncio.sleep(0)
+
+
+def _without_secrets(effect: Effect) -> str:
+    return repr(effect)
