@@ -1,7 +1,6 @@
-"""The decode leg as a stream: reads in, whole events into a sink, in the read's own call.
+"""The decode leg on one connection: reads in, whole events into a sink, in the read's own call.
 
-Plain events (a choice, finish reason null, no error) pass undecoded. A cheap search *selects*: whatever
-it does not recognise as plain is decoded, so model text can only make us decode more than we need.
+A read that is exactly one plain event in one HTTP chunk goes on as it is, framing included.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from narwhal.engine.events import decode_event, is_plain
+from narwhal.engine.events import is_plain
 from narwhal.engine.exchange import Exchange, Head
+from narwhal.engine.feed import EventFeed
 from narwhal.engine.refusal import refusal
-from narwhal.engine.sse import SseSplitter
 from narwhal.engine.template import Template, chunk_head
 from narwhal.errors import EngineError, EngineTimeout, StreamBroken
-from narwhal.ports import EngineReply, EventKind, StreamCall, StreamEvent, StreamSink
+from narwhal.ports import EngineReply, StreamCall, StreamSink
 
 if TYPE_CHECKING:
     from narwhal.engine.connection import Connection
@@ -31,20 +30,17 @@ class DecodeLeg(Exchange[None]):
     """Ends at the DONE event. Is the `LegFlow` of its sink."""
 
     __slots__ = (
-        "_decode_all", "_first_due", "_first_output_s", "_learn_at", "_opened", "_output_seen", "_paused",
-        "_refusal", "_silence_s", "_sink", "_splitter", "_template", "_verbatim", "_write_chunk", "passed",
+        "_feed", "_first_due", "_first_output_s", "_learn_at", "_opened", "_paused", "_refusal",
+        "_silence_s", "_template", "_verbatim", "_write_chunk", "passed",
     )  # fmt: skip
 
     def __init__(
         self, call: StreamCall, sink: StreamSink, *, loop: asyncio.AbstractEventLoop, limit: int
     ) -> None:
         super().__init__(call.call, loop)
-        self._sink = sink
-        self._splitter = SseSplitter(limit)
-        self._decode_all = call.decode_events
+        self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
         self._silence_s = call.silence_s
         self._first_output_s = call.first_output_s
-        self._output_seen = False
         self._opened = False
         self._paused = False
         self._refusal = bytearray()
@@ -105,7 +101,7 @@ class DecodeLeg(Exchange[None]):
             "text/event-stream"
         )
         if self._opened:
-            self._sink.on_open(self)
+            self._feed.open(self)
 
     def on_body(self, data: bytes) -> None:
         if self.done.done():
@@ -114,13 +110,12 @@ class DecodeLeg(Exchange[None]):
             self._refusal += data[: _REFUSAL_LIMIT - len(self._refusal)]
             return
         try:
-            events = self._splitter.feed(data)
+            self._feed.feed(data)
         except StreamBroken as error:
-            self.fail(StreamBroken(str(error), iid=self.call.iid, kind=error.kind))
-            return
-        if events:
-            self._hand_on(events)
-        self._verbatim = self._may_pass()
+            self.fail(error)
+        if self._feed.done:
+            self._end_well()
+        self._verbatim = self._write_chunk is not None and self._feed.may_pass and not self.done.done()
 
     def on_complete(self) -> None:
         if self.done.done():
@@ -128,49 +123,24 @@ class DecodeLeg(Exchange[None]):
         if not self._opened:
             self._end(self._refused())
             return
-        if rest := self._splitter.flush():
-            self._hand_on(rest)
-        self._end(StreamBroken("the stream ended without [DONE]", iid=self.call.iid, kind="early_end"))
+        try:
+            self._feed.end()
+        except StreamBroken as error:
+            self._end(error)
+        else:
+            self._end_well()
 
     def detach(self) -> None:
         """No cycle outlives the leg: its sink may hold it as its flow."""
         super().detach()
+        self._feed.close()
         self._write_chunk = None
         self._verbatim = False
 
-    # --- events ---
-
-    def _may_pass(self) -> bool:
-        whole = not self._splitter.held and not self.done.done()
-        return whole and self._output_seen and not self._decode_all and self._write_chunk is not None
-
-    def _hand_on(self, events: list[bytes]) -> None:
-        if self._output_seen and not self._decode_all and all(map(is_plain, events)):
-            self._sink.on_plain(events[0] if len(events) == 1 else b"".join(events), len(events))
-            return
-        decoded, broken = self._decode(events)
-        if decoded:
-            self._sink.on_events(decoded)
-        if broken is not None:
-            self.fail(broken)
-        elif decoded[-1].kind is EventKind.DONE and not self.done.done():
+    def _end_well(self) -> None:
+        if not self.done.done():
             self.done.set_result(None)
             self.resume()
-
-    def _decode(self, events: list[bytes]) -> tuple[list[StreamEvent], StreamBroken | None]:
-        """Up to DONE or the first event that is no JSON object."""
-        decoded: list[StreamEvent] = []
-        for raw in events:
-            try:
-                event = decode_event(raw)
-            except ValueError as error:
-                return decoded, StreamBroken(f"event: {error}", iid=self.call.iid, kind="malformed")
-            decoded.append(event)
-            if event.kind in (EventKind.OUTPUT, EventKind.FINISH):
-                self._output_seen = True
-            elif event.kind is EventKind.DONE:
-                break
-        return decoded, None
 
     def _refused(self) -> EngineError:
         assert self.head is not None
@@ -199,7 +169,7 @@ class DecodeLeg(Exchange[None]):
 
     def next_due(self) -> float | None:
         due = self.total_due
-        if not self._output_seen:
+        if not self._feed.output_seen:
             due = self._first_due if due is None else min(due, self._first_due)
         elif self._silence_s > 0:
             silent = (self.loop.time() if self._paused else self.last_read_at) + self._silence_s
@@ -208,14 +178,14 @@ class DecodeLeg(Exchange[None]):
 
     def look(self, now: float) -> float | None:
         if not self.done.done():
-            if not self._output_seen and now >= self._first_due:
+            if not self._feed.output_seen and now >= self._first_due:
                 self._time_out("first_token", "no first token in time")
             elif self._silent(now):
                 self._time_out("silence", f"no data for {self._silence_s} s")
         return super().look(now)
 
     def _silent(self, now: float) -> bool:
-        waiting = self._output_seen and self._silence_s > 0 and not self._paused
+        waiting = self._feed.output_seen and self._silence_s > 0 and not self._paused
         return waiting and now >= self.last_read_at + self._silence_s
 
     def _time_out(self, kind: str, message: str) -> None:

@@ -1,0 +1,65 @@
+"""The one table from what went wrong on a leg to its failure class (failures.md section 2).
+
+| what was seen | class |
+| --- | --- |
+| connect refused, reset, DNS or TLS failure, connection lost before a response | connection |
+| connect or read timeout, prefill deadline | timeout |
+| no first token in time, silence, end without [DONE], malformed event, bad finish reason | stream |
+| status 408, 429 | overload |
+| any other 5xx, an error object inside a 200 | inference_status |
+| prefill answered 200 without a usable KV handoff | kv_handoff |
+| our own pool, any other status (an answer), an answer over our own limit | none |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from narwhal.errors import (
+    EngineError,
+    EngineRefused,
+    EngineTimeout,
+    EngineUnreachable,
+    HandoffInvalid,
+    StreamBroken,
+)
+from narwhal.model.evidence import FailureClass
+
+_TIMEOUTS: Mapping[str, FailureClass] = {
+    "connect": FailureClass.TIMEOUT,
+    "read": FailureClass.TIMEOUT,
+    "prefill": FailureClass.TIMEOUT,
+    "first_token": FailureClass.STREAM,
+    "silence": FailureClass.STREAM,
+}
+_BROKEN: Mapping[str, FailureClass | None] = {
+    "malformed": FailureClass.STREAM,
+    "early_end": FailureClass.STREAM,
+    "bad_finish": FailureClass.STREAM,
+    "error_object": FailureClass.INFERENCE_STATUS,
+    "too_large": None,
+}
+_OVERLOAD = frozenset((408, 429))
+
+
+def classify(error: EngineError) -> FailureClass | None:
+    """The class that `error` counts in, None when it is no failure of the engine."""
+    match error:
+        case EngineUnreachable():
+            return FailureClass.CONNECTION
+        case EngineTimeout():
+            return _TIMEOUTS[error.kind]
+        case StreamBroken():
+            return _BROKEN[error.kind]
+        case HandoffInvalid():
+            return FailureClass.KV_HANDOFF
+        case EngineRefused():
+            return _of_status(error.status)
+        case _:
+            return None
+
+
+def _of_status(status: int) -> FailureClass | None:
+    if status in _OVERLOAD:
+        return FailureClass.OVERLOAD
+    return FailureClass.INFERENCE_STATUS if status >= 500 else None
