@@ -88,7 +88,8 @@ KINDS: Mapping[str, Kind] = {
     "split_utf8": Kind("packets end in the middle of UTF-8 sequences"),
     "one_byte": Kind("one byte per packet"),
     "split": Kind(
-        "the stream comes in two packets, cut at this byte", {"at": Param("integer", required=True)}
+        "the stream comes in two packets, cut at this byte, `gap_s` seconds apart",
+        {"at": Param("integer", required=True), "gap_s": Param("number", 0.005)},
     ),
     "core_dead": Kind("the engine core dies: running work breaks, health 503, then gone", engine_wide=True),
     "core_stopped": Kind("the engine core stops: health stays 200, work waits without end", engine_wide=True),

@@ -41,14 +41,16 @@ def inside_utf8(data: bytes) -> Iterable[bytes]:
 class Packets:
     """Sends body bytes as HTTP chunks of one packet each, one per loop turn.
 
-    `gather`: nothing leaves before the whole body is there, and the cut applies to that.
+    `gather_s`: nothing leaves before the whole body is there, the cut applies to that, and so many
+    seconds pass between packets.
     """
 
-    def __init__(self, cut: Cut, write: Callable[[bytes], None], *, gather: bool = False) -> None:
+    def __init__(self, cut: Cut, write: Callable[[bytes], None], *, gather_s: float | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._cut = cut
         self._write = write
-        self._gathered: list[bytes] | None = [] if gather else None
+        self._gap_s = gather_s or 0.0
+        self._gathered: list[bytes] | None = None if gather_s is None else []
         self._queue: deque[bytes] = deque()
         self._finish: Callable[[], None] | None = None
         self._turning = False
@@ -75,7 +77,7 @@ class Packets:
     def _go_on(self) -> None:
         if not self._turning:
             self._turning = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_later(self._gap_s, self._turn)
 
     def _turn(self) -> None:
         self._turning = False
@@ -92,5 +94,6 @@ def packets_for(faults: Mapping[str, Fault], write: Callable[[bytes], None]) -> 
     if "one_byte" in faults:
         return Packets(one_byte, write)
     if "split" in faults:
-        return Packets(split_at(int(faults["split"]["at"])), write, gather=True)
+        split = faults["split"]
+        return Packets(split_at(int(split["at"])), write, gather_s=split["gap_s"])
     return Packets(inside_utf8, write) if "split_utf8" in faults else None

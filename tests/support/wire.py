@@ -111,6 +111,16 @@ class Wire:
     async def answer(self) -> Answer:
         return await self.rest(await self.head())
 
+    async def everything(self) -> bytes:
+        """What comes until the other side closes."""
+        data = b""
+        try:
+            while more := await self._reader.read(65536):
+                data += more
+        except ConnectionError:
+            pass
+        return data
+
     async def ended(self) -> bool:
         """Wait until the other side closes."""
         try:
