@@ -83,7 +83,7 @@ class Site:
         return machine
 
     def narwhal(self, name: str, *words: str) -> Machine:
-        return self.start(name, sys.executable, "-m", "narwhal.cli.main", *words)
+        return self.start(name, sys.executable, "-m", "narwhal.cli", *words)
 
     def close(self) -> None:
         for machine in self.machines:
