@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from narwhal import __version__
 from narwhal.config import redis_url, urls
 from narwhal.config.option_table import BY_KEY, OPTIONS, Option
-from narwhal.config.rules import shown
+from narwhal.config.rules import OneOf, shown
 from narwhal.errors import ConfigError
 from narwhal.model.settings import LeaseTimings, StoreAddress
 
@@ -108,6 +108,8 @@ class _Problem(ValueError):
 
 
 def _text(option: Option, text: Any) -> str:
+    if isinstance(option.rule, OneOf):
+        text = text.lower()
     if not option.rule.accepts(text):
         raise _Problem(f"must be {option.rule.words}, got {shown(text)}")
     return str(text)

@@ -154,6 +154,11 @@ def test_cluster_options_need_the_store(option: Option) -> None:
     assert problems_of("--fleet", "f", env={option.twin: text}) == [f"{option.twin} needs --redis-url"]
 
 
+def test_words_of_a_choice_may_be_upper_case() -> None:
+    given = given_options(("--fleet", "f", "--log-format", "JSON"), {"NARWHAL_LOG_LEVEL": "INFO"})
+    assert (given.value("log_level"), given.value("log_format")) == ("info", "json")
+
+
 def test_a_standby_twin_that_is_false_needs_no_store() -> None:
     assert given_options(("--fleet", "f"), {"NARWHAL_STANDBY": "false"}).value("standby") is False
 
