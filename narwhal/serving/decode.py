@@ -5,8 +5,9 @@ from __future__ import annotations
 from narwhal.errors import EngineError
 from narwhal.model.engine import Leg
 from narwhal.model.request import InferenceRequest
-from narwhal.ports import KvDescriptor, StreamCall, StreamSink
+from narwhal.ports import KvDescriptor, StreamCall
 from narwhal.serving.leg import Ask, EngineAccess, Place, blamed, engine_call
+from narwhal.serving.output import Output
 
 
 class DecodeLeg:
@@ -21,9 +22,11 @@ class DecodeLeg:
         place: Place,
         *,
         descriptor: KvDescriptor | None,
-        sink: StreamSink,
+        output: Output,
     ) -> None:
-        """Returns at the stream's clean end. `descriptor` is None on the producer itself.
+        """Returns when the stream has ended well and `output` has sent all of it.
+
+        `descriptor` is None on the producer itself.
 
         Raises EngineError with `leg` set, RequestExpired when the request's deadline was the limit, and
         what `place.permit` raises.
@@ -38,6 +41,7 @@ class DecodeLeg:
             decode_events=not request.stream,
         )
         try:
-            await access.client.stream(call, sink)
+            await access.client.stream(call, output.sink)
+            output.complete()
         except EngineError as error:
             raise blamed(error, Leg.DECODE, place=place, now=access.clock.now()) from None

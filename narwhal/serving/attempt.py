@@ -1,0 +1,104 @@
+"""One complete attempt: prefill placement, prefill leg, KV handoff, decode placement, decode leg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+
+from narwhal.errors import EngineError, HandoffExpired, NoEngine
+from narwhal.model.engine import Leg
+from narwhal.model.placement import Reservation
+from narwhal.model.settings import ServingSettings
+from narwhal.policy.fleet import Fleet
+from narwhal.ports import KvDescriptor
+from narwhal.serving.control import ControlCheck
+from narwhal.serving.decode import DecodeLeg
+from narwhal.serving.job import Job
+from narwhal.serving.ledger import Entry
+from narwhal.serving.leg import EngineAccess, Place, new_engine_rid
+from narwhal.serving.output import note_output, open_output
+from narwhal.serving.prefill import PrefillLeg
+
+
+class Attempt:
+    """Runs attempts. Each has fresh engine request IDs and a fresh KV handoff."""
+
+    def __init__(
+        self, access: EngineAccess, settings: ServingSettings, *, fleet: Fleet, control: ControlCheck
+    ) -> None:
+        self._clock = access.clock
+        self._handoff_s = settings.handoff_timeout_s
+        self._response_limit = settings.max_response_bytes
+        self._fleet = fleet
+        self._control = control
+        self._prefill = PrefillLeg(access, timeout_s=settings.prefill_timeout_s)
+        self._decode = DecodeLeg(access)
+
+    async def run(self, job: Job, avoid: Set[str]) -> None:
+        """Returns when the whole answer has been written to the client.
+
+        `avoid`: engines whose leg failed in this request. Raises NotOwner, NoEngine, EngineError,
+        RequestExpired or HandoffExpired; whether output was visible by then, `job.stream` tells.
+        """
+        job.entry.attempt()
+        producer = self._reserve_prefill(job, avoid)
+        descriptor = await self._run_prefill(job, producer)
+        job.entry.free(producer)
+        await self._run_decode(job, producer.iid, descriptor=descriptor, avoid=avoid)
+
+    def _reserve_prefill(self, job: Job, avoid: Set[str]) -> Reservation:
+        reservation = self._fleet.reserve_prefill(job.demand, self._clock.now(), avoid=avoid)
+        if reservation is None:
+            raise NoEngine("no engine can take the prefill leg now")
+        job.entry.hold(reservation)
+        return reservation
+
+    async def _run_prefill(self, job: Job, producer: Reservation) -> KvDescriptor:
+        entry = job.entry
+        rid = new_engine_rid()
+        entry.row.prefill_iid, entry.row.prefill_rid = producer.iid, rid
+        place = Place(producer.iid, rid, job.deadline, self._permit_new(entry))
+        try:
+            return await self._prefill.run(job.request, place)
+        except EngineError as error:
+            entry.leg_failed(Leg.PREFILL, error)
+            raise
+
+    async def _run_decode(
+        self, job: Job, producer: str, *, descriptor: KvDescriptor, avoid: Set[str]
+    ) -> None:
+        entry, now = job.entry, self._clock.now()
+        reservation = self._fleet.reserve_decode(job.demand, now, producer=producer, avoid=avoid)
+        if reservation is None:
+            raise NoEngine("no engine can take the decode leg now")
+        entry.hold(reservation)
+        rid = new_engine_rid()
+        entry.row.decode_iid, entry.row.decode_rid = reservation.iid, rid
+        entry.row.crossed = crossed = reservation.iid != producer
+        permit = self._permit_handoff(now) if crossed else None
+        place = Place(reservation.iid, rid, job.deadline, permit)
+        output = open_output(job, self._clock, limit=self._response_limit)
+        try:
+            kv = descriptor if crossed else None
+            await self._decode.run(job.request, place, descriptor=kv, output=output)
+        except (EngineError, HandoffExpired) as error:
+            entry.leg_failed(Leg.DECODE, error)
+            raise
+        finally:
+            note_output(entry.row, output.tally, began=entry.began, handed_off_at=now)
+
+    def _permit_new(self, entry: Entry) -> Callable[[], None]:
+        def permit() -> None:
+            self._control.demand()
+            entry.dispatched = True
+            entry.row.epoch = self._control.epoch
+
+        return permit
+
+    def _permit_handoff(self, since: float) -> Callable[[], None]:
+        """A KV handoff that is too old may point at blocks of another request: wrong text, unnoticed."""
+
+        def permit() -> None:
+            if self._clock.now() - since > self._handoff_s:
+                raise HandoffExpired("the KV handoff grew too old before its decode could be sent")
+
+        return permit

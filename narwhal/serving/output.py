@@ -1,0 +1,93 @@
+"""Where a decode leg's output goes, and what the journal row learns from it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from narwhal.clock import Clock
+from narwhal.model.request import RequestRow
+from narwhal.ports import StreamSink
+from narwhal.serving.assemble import AssemblePlan, Assembler
+from narwhal.serving.job import Job
+from narwhal.serving.relay import LegTally, Relay, RelayPlan
+
+SSE = "text/event-stream; charset=utf-8"
+
+
+class Output(Protocol):
+    """The receiving end of one decode leg. `sink` takes its events."""
+
+    @property
+    def sink(self) -> StreamSink: ...
+
+    @property
+    def tally(self) -> LegTally: ...
+
+    def complete(self) -> None:
+        """The leg ended well: what has not been sent yet goes to the client. Raises StreamBroken."""
+
+
+class StreamedOutput:
+    """Events go on to the client as they come."""
+
+    def __init__(self, job: Job, clock: Clock) -> None:
+        headers = (
+            ("content-type", SSE),
+            ("cache-control", "no-cache"),
+            ("x-request-id", job.request.rid),
+        )
+        plan = RelayPlan(headers, job.request.include_usage, self._first_output)
+        self.sink = Relay(job.stream, plan, clock=clock)
+        self.tally = self.sink.tally
+        self._job = job
+        self._clock = clock
+
+    def _first_output(self) -> None:
+        entry = self._job.entry
+        entry.row.first_byte_s = self._clock.now() - entry.began
+
+    def complete(self) -> None:
+        """Everything has left with its read."""
+
+
+class WholeOutput:
+    """Events become one document, sent when the leg has ended well."""
+
+    def __init__(self, job: Job, clock: Clock, *, limit: int) -> None:
+        request = job.request
+        self.sink = Assembler(AssemblePlan(request.api, request.return_token_ids, limit), clock=clock)
+        self.tally = self.sink.tally
+        self._job = job
+        self._clock = clock
+
+    def complete(self) -> None:
+        """Raises StreamBroken when the document is over the limit."""
+        job, body = self._job, self.sink.body()
+        job.entry.row.first_byte_s = self._clock.now() - job.entry.began
+        headers = (
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("x-request-id", job.request.rid),
+        )
+        job.stream.start(200, headers, data=body)
+        job.stream.finish()
+
+
+def note_output(row: RequestRow, tally: LegTally, *, began: float, handed_off_at: float) -> None:
+    """Puts lengths and times of one decode leg into the row; also of one that broke off."""
+    row.output_len = tally.output_tokens
+    row.token_accounting = tally.accounting
+    if tally.input_tokens is not None:
+        row.input_len = tally.input_tokens
+    first = tally.first_output_at
+    if first is None:
+        return
+    row.ttft_s = first - began
+    row.kv_wait_s = first - handed_off_at
+    if tally.finished_at is not None and row.output_len > 1:
+        row.tpot_s = (tally.finished_at - first) / (row.output_len - 1)
+
+
+def open_output(job: Job, clock: Clock, *, limit: int) -> Output:
+    """A fresh receiving end for one decode leg; `limit` is `serving.max_response_bytes`."""
+    return StreamedOutput(job, clock) if job.request.stream else WholeOutput(job, clock, limit=limit)

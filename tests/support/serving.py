@@ -1,0 +1,178 @@
+"""The request path over real sockets in the test's own loop: our HTTP protocol, handler, engine client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+
+from narwhal.api.inbound import BodyLimits
+from narwhal.api.inference import DataViews, data_routes
+from narwhal.api.protocol import RouterProtocol
+from narwhal.clock import SystemClock
+from narwhal.cluster.local import LocalGate
+from narwhal.engine.client import ClientSettings, LeanClient
+from narwhal.engine.dialect import make_dialect
+from narwhal.model.engine import EngineProfile, EngineSpec, Role
+from narwhal.model.request import Outcome, RequestRow
+from narwhal.model.settings import FleetConfig
+from narwhal.policy.admission import Admission
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.retry import RetryPolicy
+from narwhal.policy.totals import Totals
+from narwhal.ports import ControlGate
+from narwhal.serving.attempt import Attempt
+from narwhal.serving.control import ControlCheck
+from narwhal.serving.doors import Doors
+from narwhal.serving.handler import Handler
+from narwhal.serving.ledger import Ledger
+from narwhal.serving.leg import EngineAccess
+from narwhal.serving.sizing import Sizer
+
+
+@dataclass
+class Rows:
+    """A recorder that keeps what it is given."""
+
+    finished: list[tuple[RequestRow, Outcome]] = field(default_factory=list)
+
+    def request(self, row: RequestRow, outcome: Outcome) -> None:
+        self.finished.append((row, outcome))
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        raise AssertionError(f"serving records no events, got {kind}")
+
+
+@dataclass
+class Card:
+    model: str
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """Everything of one serving router that a test looks at."""
+
+    url: str
+    fleet: Fleet
+    ledger: Ledger
+    totals: Totals
+    rows: Rows
+    card: Card
+    client: LeanClient
+    http: httpx.AsyncClient
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    @property
+    def last(self) -> RequestRow:
+        return self.rows.finished[-1][0]
+
+
+def specs(stands: Sequence[Any], *, roles: str) -> tuple[EngineSpec, ...]:
+    """One letter an engine: p or d, upper case for pinned."""
+    names = {"p": "prefill", "d": "decode"}
+    return tuple(
+        EngineSpec(
+            stand.engine.settings.name, stand.url, role=Role(names[letter.lower()]), pin=letter.isupper()
+        )
+        for stand, letter in zip(stands, roles, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RouterOptions:
+    """What a test may set beside the fleet file. Without a gate the router is in control."""
+
+    gate: ControlGate | None = None
+    profiles: Mapping[str, EngineProfile] = field(default_factory=dict)
+    attempts: int = 1
+    body_idle_s: float = 30.0
+
+
+@asynccontextmanager
+async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[Rig]:
+    clock = SystemClock()
+    fleet = Fleet(config, options.profiles)
+    totals, rows = Totals("run-test"), Rows()
+    client = LeanClient(
+        config.engines, ClientSettings(config.serving.max_connections, config.serving.max_response_bytes)
+    )
+    access = EngineAccess(
+        client, make_dialect(config.engine.dialect, config.engine.connector), clock, config.engine
+    )
+    control = ControlCheck(options.gate or LocalGate(), clock)
+    ledger = Ledger(fleet=fleet, totals=totals, recorder=rows, clock=clock)
+    handler = Handler(
+        ledger,
+        doors=Doors(
+            Admission(config.serving),
+            control=control,
+            fleet=fleet,
+            clock=clock,
+            request_timeout_s=config.serving.request_timeout_s,
+        ),
+        sizer=Sizer(access, fleet),
+        attempt=Attempt(access, config.serving, fleet=fleet, control=control),
+        retry=RetryPolicy(options.attempts),
+    )
+    card = Card(config.model)
+    views = DataViews(
+        handler,
+        BodyLimits(config.model, config.serving.max_request_bytes, idle_s=options.body_idle_s),
+        lambda: (clock.now(), clock.wall()),
+        card,
+        created=1_800_000_000,
+    )
+    async with _served(Starlette(routes=data_routes(views))) as url, httpx.AsyncClient(base_url=url) as http:
+        yield Rig(url, fleet, ledger, totals, rows, card, client, http)
+        await http.aclose()
+    await client.aclose()
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens. Signals stay the test runner's."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+@asynccontextmanager
+async def _served(app: Starlette) -> AsyncIterator[str]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            app,
+            http=RouterProtocol,
+            ws="none",
+            lifespan="off",
+            proxy_headers=False,
+            access_log=False,
+            log_level="warning",
+        )
+        server = _Server(config)
+        task = asyncio.create_task(server.serve([listener]))
+        await server.up.wait()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
