@@ -45,3 +45,7 @@ def _unknown(words: list[str]) -> str:
         return ""
     near = difflib.get_close_matches(words[0], COMMANDS, n=1)
     return f"narwhal: unknown command {words[0]!r}" + (f"; did you mean {near[0]}?" if near else "") + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -110,6 +110,11 @@ class Publisher:
             await self._ports.clock.sleep(RETRY_S)
         return False
 
+    @property
+    def owning(self) -> bool:
+        """An ownership has begun: `document` is the own one."""
+        return self._pen is not None
+
     # --- the port --------------------------------------------------------------------------------
 
     async def snapshot(self) -> PublishReply | None:

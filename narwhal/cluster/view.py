@@ -9,6 +9,8 @@ from narwhal.cluster.publisher import Publisher
 from narwhal.cluster.roster import Roster
 from narwhal.model.cluster_view import ClusterStatus, LeaseStatus, RouterStatus
 from narwhal.model.control import ControlStatus, OwnerRef, RouterRole, RouterState, StoreStatus, role_of
+from narwhal.model.state_view import HandoffView
+from narwhal.policy.handoff_codec import to_fields
 from narwhal.ports import RouterEntry
 
 
@@ -51,6 +53,15 @@ class LeasedView:
             failures=sight.store_failures,
             reachable=sight.store_reachable,
         )
+
+    def handoff(self, now: float) -> HandoffView | None:
+        """The own document of an owner, the mirrored one of a standby; None until there is one."""
+        document = self._publisher.document()
+        if document is None:
+            return None
+        if self._publisher.owning:
+            return HandoffView(to_fields(document), mirrored=False)
+        return HandoffView(to_fields(document), mirrored=True, mirror_age_s=self._mirror.age_s(now))
 
     def cluster(self, now: float) -> ClusterStatus:
         others = [one for one in self._roster.routers if one.router_id != self._roster.entry(now).router_id]

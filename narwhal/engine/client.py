@@ -16,6 +16,7 @@ from narwhal.engine.target import Stamp, Target
 from narwhal.engine.wheel import Wheel
 from narwhal.errors import EngineTimeout, EngineUnreachable
 from narwhal.model.engine import EngineSpec
+from narwhal.model.monitoring import PoolView
 from narwhal.ports import EngineCall, EngineReply, StreamCall, StreamSink
 
 Result = TypeVar("Result")
@@ -56,6 +57,9 @@ class LeanClient:
         self._idle = IdleConnections(loop)
         self._wheel = Wheel(loop)
         self._open: set[Connection] = set()
+
+    def pool(self) -> PoolView:
+        return PoolView(limit=self._seats.size, busy=self._seats.taken, waiting=self._seats.waiting)
 
     @property
     def seats_taken(self) -> int:

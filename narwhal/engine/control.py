@@ -13,6 +13,7 @@ import httpx
 
 from narwhal.errors import EngineTimeout, EngineUnreachable, PoolExhausted, StreamBroken
 from narwhal.model.engine import EngineSpec, Leg
+from narwhal.model.monitoring import PoolView
 from narwhal.ports import EngineReply
 
 _ANSWER_LIMIT = 8 << 20
@@ -36,6 +37,8 @@ class HttpxControl:
     ) -> None:
         self._urls: Mapping[str, str] = {spec.iid: spec.url for spec in engines}
         self._connect_s = connect_timeout_s
+        self._limit = connections
+        self._calls = 0
         self._stamp = stamp
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {api_key}"} if api_key else None,
@@ -50,6 +53,7 @@ class HttpxControl:
         epoch = self._stamp()
         headers = {"x-narwhal-leg": Leg.PROBE.value, **({"x-narwhal-epoch": epoch} if epoch else {})}
         timeout = httpx.Timeout(timeout_s, connect=min(self._connect_s, timeout_s))
+        self._calls += 1
         try:
             async with self._client.stream(
                 "GET", self._urls[iid] + path, headers=headers, timeout=timeout
@@ -61,6 +65,15 @@ class HttpxControl:
             raise EngineTimeout(f"{type(error).__name__}: {path}", iid=iid) from None
         except httpx.HTTPError as error:
             raise EngineUnreachable(f"{type(error).__name__}: {error}", iid=iid) from error
+        finally:
+            self._calls -= 1
+
+    def pool(self) -> PoolView:
+        return PoolView(
+            limit=self._limit,
+            busy=min(self._calls, self._limit),
+            waiting=max(0, self._calls - self._limit),
+        )
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -32,6 +32,11 @@ class Seats:
     def taken(self) -> int:
         return self.size - self._free
 
+    @property
+    def waiting(self) -> int:
+        """Callers without a seat."""
+        return len(self._waiting)
+
     async def take(self, timeout_s: float) -> None:
         """Raises PoolExhausted after `timeout_s`. Give each seat back exactly once."""
         if self._free > 0 and not self._waiting:

@@ -61,12 +61,11 @@ class MonitoringView:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool of connections to engines: `limit` seats, `busy` now used, `idle` kept alive,
-    `waiting` callers without a seat."""
+    """One pool of connections to engines: `limit` seats, `busy` now used, `waiting` callers
+    without a seat."""
 
     limit: int
     busy: int
-    idle: int
     waiting: int
 
 

@@ -63,7 +63,7 @@ STATE = StateView(
     control=OWNING,
     admission=AdmissionView(inflight=2, limit=512, mode="open", margin=0.1, engine_auth="boundary"),
     attempts=11,
-    http_pools={"data": PoolView(limit=512, busy=2, idle=1, waiting=0)},
+    http_pools={"data": PoolView(limit=512, busy=2, waiting=0)},
     roles={"p1": Role.PREFILL, "p0": Role.PREFILL, "d0": Role.DECODE},
     resident={"p0": Resident(1, 0), "p1": Resident(), "d0": Resident(0, 1)},
     pinned=("p1", "d0"),

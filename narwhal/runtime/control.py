@@ -1,0 +1,246 @@
+"""Control of the fleet as one router runs it: alone, or as a member of a cluster on Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import random
+import secrets
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from narwhal import __version__
+from narwhal.clock import Clock
+from narwhal.cluster.assembly import MemberSettings, Membership, Owned, Stores, Surroundings, assemble
+from narwhal.cluster.local import LocalGate, LocalPublisher, LocalView
+from narwhal.cluster.state import Identity, OwnState
+from narwhal.errors import StoreUnreachable
+from narwhal.model.control import OwnerRef
+from narwhal.model.leadership import LeaseSight
+from narwhal.model.settings import ServeOptions, StoreAddress
+from narwhal.model.state_view import HandoffView
+from narwhal.policy.handoff_codec import to_fields
+from narwhal.policy.intents import Effect
+from narwhal.ports import Checkpoint, ControlGate, ControlView, LeaseStore, Recorder, StatePublisher
+from narwhal.runtime.host import owner_meta
+from narwhal.runtime.keeper_thread import KeeperThread
+from narwhal.store.advice import inspect_server
+from narwhal.store.connection import Login, RedisConnection
+from narwhal.store.feed import RedisFeed
+from narwhal.store.handoff import ScriptHandoffStore
+from narwhal.store.lease import ScriptLeaseStore
+from narwhal.store.registry import ScriptRegistry
+from narwhal.store.scripts import RedisRunner
+
+log = logging.getLogger("narwhal.control")
+R = TypeVar("R")
+
+INSPECT_S = 0.8
+INSPECT_PAUSE_S = 1.0
+
+
+async def in_thread(work: Callable[[], R]) -> R:
+    """File work off the loop."""
+    return await asyncio.to_thread(work)
+
+
+class Control(Protocol):
+    """What the router needs of its control over the fleet, with and without a store."""
+
+    @property
+    def gate(self) -> ControlGate: ...
+
+    @property
+    def view(self) -> ControlView: ...
+
+    @property
+    def publisher(self) -> StatePublisher: ...
+
+    def stamp(self) -> str | None:
+        """The value of `x-narwhal-epoch` now; None without a cluster."""
+
+    def handoff(self) -> HandoffView | None: ...
+
+    async def run(self) -> None:
+        """Works until cancelled; raises what must end the process."""
+
+    async def shut_down(self) -> None:
+        """Ends admission and gives the fleet away; streams go on."""
+
+    async def finish(self) -> None:
+        """The last state, when all streams have ended."""
+
+    async def aclose(self) -> None: ...
+
+
+async def first_failure(*works: Coroutine[Any, Any, None]) -> None:
+    """Runs all at once and raises what the first one to fail raised, the rest cancelled.
+
+    Returns when every one has ended by itself.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in ended:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _until(ended: concurrent.futures.Future[None]) -> None:
+    await asyncio.wrap_future(ended)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlParts:
+    """What both kinds are made of."""
+
+    options: ServeOptions
+    identity: Identity
+    owned: Owned
+    checkpoint: Checkpoint
+    recorder: Recorder
+    clock: Clock
+    config_digest: str
+
+
+class LocalControl:
+    """Without `--redis-url`: this router alone, epoch 0, the checkpoint file its only memory."""
+
+    def __init__(self, parts: ControlParts) -> None:
+        options, clock = parts.options, parts.clock
+        self._state = OwnState(parts.owned.fleet, parts.owned.totals, identity=parts.identity, clock=clock)
+        self.gate = LocalGate()
+        self.view = LocalView(
+            self.gate, me=OwnerRef(options.router_id, options.advertise_url), version=__version__
+        )
+        self.publisher = LocalPublisher(parts.checkpoint, self._state, clock=clock, blocking=in_thread)
+        for note in self.publisher.open(resume=options.resume):
+            log.warning("%s", note)
+
+    def stamp(self) -> str | None:
+        return None
+
+    def handoff(self) -> HandoffView | None:
+        return HandoffView(to_fields(self._state.compose(epoch=0, holder="")), mirrored=False)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def shut_down(self) -> None:
+        self.gate.shutting_down = True
+
+    async def finish(self) -> None:
+        try:
+            await self.publisher.checkpoint()
+        except OSError as error:
+            log.error("the last checkpoint could not be written: %s", error)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class ClusterControl:
+    """With `--redis-url`: keeper on its thread, the rest of the membership on the main loop."""
+
+    def __init__(self, parts: ControlParts, address: StoreAddress) -> None:
+        options = parts.options
+        login = Login(f"narwhal-{options.router_id}", options.store_password)
+        self._cluster = options.cluster
+        self._clock = parts.clock
+        self._data = RedisConnection(address, login)
+        self._loop = asyncio.get_running_loop()
+        stores = _stores(address, login, parts=parts, data=self._data)
+        surroundings = Surroundings(
+            clock=parts.clock,
+            recorder=parts.recorder,
+            draw=lambda: secrets.token_hex(16),
+            jitter=random.random,
+            blocking=in_thread,
+            tell=self._tell,
+        )
+        self._membership = assemble(
+            _member_settings(parts), stores, owned=parts.owned, surroundings=surroundings
+        )
+        self._stores = stores
+        self.gate = self._membership.gate
+        self.view = self._membership.view
+        self.publisher = self._membership.publisher
+        self._keeper = KeeperThread(self._membership.keeper.run, close=stores.lease.aclose)
+
+    @property
+    def membership(self) -> Membership:
+        return self._membership
+
+    def stamp(self) -> str | None:
+        return f"{self._cluster}/{self.gate.epoch}"
+
+    def handoff(self) -> HandoffView | None:
+        return self._membership.view.handoff(self._clock.now())
+
+    async def run(self) -> None:
+        self._keeper.start()
+        works = (self._membership.member.run(), _until(self._keeper.ended), self._advise())
+        await first_failure(*works)
+
+    async def shut_down(self) -> None:
+        await self._membership.member.shut_down()
+
+    async def finish(self) -> None:
+        await self._membership.member.finish()
+
+    async def aclose(self) -> None:
+        self._membership.keeper.stop()
+        if not await asyncio.to_thread(self._keeper.join):
+            log.warning("the lease keeper did not end in time")
+        for store in (self._stores.feed, self._stores.handoffs, self._stores.registry):
+            await store.aclose()
+
+    def _tell(self, told: Effect | LeaseSight) -> None:
+        """On the keeper's thread: an effect for the main loop."""
+        with contextlib.suppress(RuntimeError):  # the main loop has closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self._membership.member.take, told)
+
+    async def _advise(self) -> None:
+        """Says once what is risky about the server. Raises StoreProtocolError for one that cannot be used."""
+        while True:
+            try:
+                sentences = await inspect_server(self._data, timeout_s=INSPECT_S)
+            except StoreUnreachable:
+                await asyncio.sleep(INSPECT_PAUSE_S)
+                continue
+            for sentence in sentences:
+                log.warning("%s", sentence)
+            return
+
+
+def _stores(address: StoreAddress, login: Login, *, parts: ControlParts, data: RedisConnection) -> Stores:
+    """Three connections, never shared between lease, data and feed."""
+    cluster = parts.options.cluster
+    lease: LeaseStore = ScriptLeaseStore(RedisRunner(RedisConnection(address, login)), cluster)
+    runner = RedisRunner(data)
+    return Stores(
+        lease=lease,
+        handoffs=ScriptHandoffStore(runner, cluster),
+        feed=RedisFeed(RedisConnection(address, login), cluster),
+        registry=ScriptRegistry(runner, cluster),
+        checkpoint=parts.checkpoint,
+    )
+
+
+def _member_settings(parts: ControlParts) -> MemberSettings:
+    options = parts.options
+    return MemberSettings(
+        cluster=options.cluster,
+        meta=owner_meta(options),
+        identity=parts.identity,
+        timings=options.timings,
+        prefer_standby=options.standby or bool(options.standby_of),
+        resume=options.resume,
+        config_digest=parts.config_digest,
+    )

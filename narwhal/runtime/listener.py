@@ -1,0 +1,86 @@
+"""The listening socket, and uvicorn on it without its signals: runtime owns those.
+
+`uvicorn.Server.serve` raises a caught SIGTERM again at its end (exit status 143, and nothing after it
+runs), so its parts are driven from here. The drain of streams happens before `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from narwhal.api.protocol import RouterProtocol
+from narwhal.errors import ConfigError
+
+BACKLOG = 4096
+KEEP_ALIVE_S = 75
+CLOSE_S = 1
+"""Seconds that connections get to close after the drain; what still runs then is cut."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on `host:port` that does not listen yet. Raises ConfigError (exit 2) naming the address.
+
+    `::` takes IPv4 too.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ConfigError(f"--host {host} cannot be resolved: {error.strerror or error}") from error
+    listener = socket.socket(family, kind, proto)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
+
+
+class HttpServer:
+    """Uvicorn with our protocol on one socket. `start` and `stop` once each."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        self._listener = listener
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http=RouterProtocol,
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                proxy_headers=False,
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=CLOSE_S,
+                backlog=BACKLOG,
+            )
+        )
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when connections are accepted."""
+        config = self._server.config
+        config.load()
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.startup(sockets=[self._listener])
+        self._ticking = asyncio.create_task(self._server.main_loop(), name="http-ticks")
+
+    async def stop(self) -> None:
+        """Closes the listener and idle connections, cuts what has not ended within `CLOSE_S`."""
+        self._server.should_exit = True
+        if self._ticking is not None:
+            await self._ticking
+            await self._server.shutdown(sockets=[self._listener])
+        self._listener.close()

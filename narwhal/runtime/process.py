@@ -1,0 +1,226 @@
+"""One router process from its accepted start to its exit status (configuration.md section 3).
+
+Everything that can refuse the start without the store does so before anything runs: the port, the state
+file, saved state, profiles, the engines' credential. Signals are ours, not uvicorn's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import uvloop
+
+from narwhal import __version__
+from narwhal.clock import HAS_BOOTTIME, SystemClock
+from narwhal.config.profiles import read_profiles
+from narwhal.config.secret import secret
+from narwhal.config.start import Start, with_address
+from narwhal.errors import ConfigError, SavedStateError, StoreProtocolError
+from narwhal.model.engine import EngineProfile
+from narwhal.model.settings import ServeOptions, StoreAddress
+from narwhal.runtime.limits import open_files_warning, raise_open_files
+from narwhal.runtime.listener import HttpServer, bind
+from narwhal.runtime.router import Router, Setting
+from narwhal.store.checkpoint import FileCheckpoint
+from narwhal.telemetry import logs, sd_notify
+from narwhal.telemetry.journal import Journal
+from narwhal.telemetry.metrics import RouterMetrics
+from narwhal.telemetry.provenance import provenance
+from narwhal.telemetry.recorder import JournalRecorder
+
+log = logging.getLogger("narwhal.runtime")
+_summary = logging.getLogger("narwhal.start")
+
+CLEAN, CRASHED, WRONG_USE, WRONG_STATE = 0, 1, 2, 3
+"""Exit statuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is held before the loop starts: given back by `_closed`."""
+
+    options: ServeOptions
+    listener: socket.socket
+    checkpoint: FileCheckpoint
+    journal: Journal
+    run: str
+
+
+def serve(start: Start, env: Mapping[str, str]) -> int:
+    """Runs one router to its end: the exit status. Raises ConfigError or SavedStateError before it serves."""
+    logs.configure(start.options.log_level, start.options.log_format)
+    for warning in (*start.warnings, *_host_warnings(start)):
+        log.warning("%s", warning)
+    profiles = _profiles(start)
+    key = start.config.engine.engine_api_key_env
+    api_key = secret(env, key, named_by="engine.engine_api_key_env") if key else ""
+    with contextlib.ExitStack() as closing:
+        prepared = _prepared(start, closing)
+        metrics = RouterMetrics(lambda: prepared.journal.stats)
+        clock = SystemClock()
+        setting = Setting(
+            options=prepared.options,
+            config=start.config,
+            profiles=profiles,
+            api_key=api_key,
+            run=prepared.run,
+            checkpoint=prepared.checkpoint,
+            recorder=JournalRecorder(prepared.journal, metrics, clock=clock),
+            metrics=metrics,
+            clock=clock,
+        )
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_life(setting, prepared, env=env))
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status that an error of the running process means."""
+    match error:
+        case ConfigError() | StoreProtocolError():
+            return WRONG_USE
+        case SavedStateError():
+            return WRONG_STATE
+        case _:
+            return CRASHED
+
+
+def _host_warnings(start: Start) -> list[str]:
+    files = open_files_warning(raise_open_files(), start.config.serving.max_connections)
+    clock = "" if HAS_BOOTTIME else "this system has no CLOCK_BOOTTIME: CLOCK_MONOTONIC stands in"
+    return [sentence for sentence in (files, clock) if sentence]
+
+
+def _profiles(start: Start) -> Mapping[str, EngineProfile]:
+    reading = read_profiles(start.config.profiles.path, start.config.engines)
+    for warning in reading.warnings:
+        log.warning("%s", warning)
+    return reading.profiles
+
+
+def _prepared(start: Start, closing: contextlib.ExitStack) -> Prepared:
+    """Port first, then state file, then journal: the first that is refused is what the user reads."""
+    listener = bind(start.options.host, start.options.port)
+    closing.callback(listener.close)
+    port = listener.getsockname()[1]
+    options = with_address(start.options, socket.gethostname(), port=port)
+    checkpoint = FileCheckpoint(options.state_path)
+    closing.callback(checkpoint.close)
+    run = uuid.uuid4().hex
+    meta = {**provenance(), "router_id": options.router_id, "cluster": options.cluster}
+    journal = Journal(options.journal_path, run=run, meta=meta)
+    journal.start()
+    closing.callback(journal.close)
+    return Prepared(options, listener, checkpoint, journal, run)
+
+
+# --- on the loop -----------------------------------------------------------------------------------
+
+
+class Signals:
+    """SIGTERM and SIGINT: `stop`, a second one more than a second later `cut`. SIGHUP: files anew."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.stop = asyncio.Event()
+        self.cut = asyncio.Event()
+        self._journal = journal
+        self._log_file = logs.LogFile()
+        self._loop = asyncio.get_running_loop()
+        self._first_at = 0.0
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._end)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reopen)
+
+    def _end(self) -> None:
+        now = self._loop.time()
+        if not self.stop.is_set():
+            self._first_at = now
+            self.stop.set()
+        elif now - self._first_at > 1.0:
+            self.cut.set()
+
+    def _reopen(self) -> None:
+        self._journal.reopen()
+        self._log_file.reopen()
+
+
+async def _life(setting: Setting, prepared: Prepared, *, env: Mapping[str, str]) -> int:
+    signals = Signals(prepared.journal)
+    signals.install()
+    router = Router(setting)
+    server = HttpServer(router.app, prepared.listener)
+    await server.start()
+    _summary.setLevel(logging.INFO)
+    _summary.info("%s", summary(setting))
+    gc.collect()
+    gc.freeze()
+    sd_notify.notify(sd_notify.READY, env)
+    work = asyncio.create_task(router.run(), name="router")
+    stopped = asyncio.create_task(signals.stop.wait(), name="stop")
+    await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    sd_notify.notify(sd_notify.STOPPING, env)
+    await _end(router, server, signals=signals, work=work, graceful_s=prepared.options.graceful_timeout_s)
+    return _ended(work)
+
+
+def _ended(work: asyncio.Task[None]) -> int:
+    """The exit status; what the router failed with is told, with its traceback if it is a bug."""
+    error = None if work.cancelled() else work.exception()
+    if error is None:
+        return CLEAN
+    status = status_of(error)
+    log.critical("the router ends: %s", error, exc_info=error if status == CRASHED else None)
+    return status
+
+
+async def _end(
+    router: Router, server: HttpServer, *, signals: Signals, work: asyncio.Task[None], graceful_s: float
+) -> None:
+    """Gives the fleet away first, then lets streams run out, then goes (cluster.md section 5)."""
+    if not work.done():
+        await router.control.shut_down()
+        left = await router.drain(signals.cut, within_s=graceful_s)
+        if left:
+            log.warning("%d requests are cut after serving.graceful_timeout_s", left)
+    await server.stop()
+    if not work.done():
+        await router.control.finish()
+        work.cancel()
+        await asyncio.wait({work})
+    await router.aclose()
+
+
+def summary(setting: Setting) -> str:
+    """The one line at start: version, address, cluster, role, engines, store."""
+    options = setting.options
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return (
+        f"narwhal {__version__} listens on http://{host}:{options.port} as {options.router_id} "
+        f"(pid {os.getpid()}): cluster {options.cluster}, role {_first_role(options)}, "
+        f"{len(setting.config.engines)} engines, store {_store_words(options.store)}"
+    )
+
+
+def _first_role(options: ServeOptions) -> str:
+    return "active" if options.store is None else "standby"
+
+
+def _store_words(store: StoreAddress | None) -> str:
+    """Without user and password."""
+    if store is None:
+        return "none (local control)"
+    if store.socket_path:
+        return f"unix:{store.socket_path}"
+    hosts = ",".join(f"{host}:{port}" for host, port in store.hosts)
+    return f"{'rediss' if store.tls else 'redis'}://{hosts}" + (f"/{store.service}" if store.service else "")

@@ -1,0 +1,221 @@
+"""One router's parts, wired: engines, request path, monitor, control, views, application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+
+from narwhal.api.app import build_app
+from narwhal.api.inbound import BodyLimits
+from narwhal.api.inference import DataViews, data_routes
+from narwhal.api.operator import OperatorViews
+from narwhal.clock import Clock
+from narwhal.cluster.assembly import Owned
+from narwhal.cluster.state import Identity
+from narwhal.engine.client import ClientSettings, LeanClient
+from narwhal.engine.control import HttpxControl
+from narwhal.engine.dialect import make_dialect
+from narwhal.model.engine import EngineProfile
+from narwhal.model.monitoring import STAGES, PoolView
+from narwhal.model.settings import FleetConfig, ServeOptions
+from narwhal.model.state_view import AdmissionView
+from narwhal.monitor.gate import MonitoredGate
+from narwhal.monitor.handoff import HandoffStage
+from narwhal.monitor.loop import MonitorLoop, PassRecord
+from narwhal.monitor.model_card import ModelCard
+from narwhal.monitor.telemetry import TelemetryStage
+from narwhal.monitor.views import Readings, RouterViews
+from narwhal.policy.admission import Admission
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.monitoring import Monitoring
+from narwhal.policy.retry import RetryPolicy
+from narwhal.policy.totals import Totals
+from narwhal.ports import Checkpoint, ControlGate
+from narwhal.runtime.control import ClusterControl, Control, ControlParts, LocalControl, first_failure
+from narwhal.runtime.host import boot_id
+from narwhal.serving.attempt import Attempt
+from narwhal.serving.control import ControlCheck
+from narwhal.serving.doors import Doors
+from narwhal.serving.handler import Handler
+from narwhal.serving.ledger import Ledger
+from narwhal.serving.leg import EngineAccess
+from narwhal.serving.sizing import Sizer
+from narwhal.telemetry.metrics import RouterMetrics
+from narwhal.telemetry.recorder import JournalRecorder
+
+DRAIN_POLL_S = 0.02
+ONE_ATTEMPT = 1
+"""Attempts a request gets, whatever `serving.max_attempts` says: retries are not built yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a router is made from. `api_key` is the engines' bearer ("" = none); `run` names this process."""
+
+    options: ServeOptions
+    config: FleetConfig
+    profiles: Mapping[str, EngineProfile]
+    api_key: str
+    run: str
+    checkpoint: Checkpoint
+    recorder: JournalRecorder
+    metrics: RouterMetrics
+    clock: Clock
+
+
+class Router:
+    """Made on the loop that it serves. Raises SavedStateError for a checkpoint it must not load."""
+
+    def __init__(self, setting: Setting) -> None:
+        config, options, clock = setting.config, setting.options, setting.clock
+        self._setting = setting
+        self.fleet = Fleet(config, setting.profiles)
+        self.totals = Totals(setting.run)
+        self.monitoring = Monitoring(limit=config.controller.monitor_failure_limit, stages=STAGES)
+        self.control = self._made_control()
+        self.client = LeanClient(
+            config.engines,
+            ClientSettings(
+                config.serving.max_connections, config.serving.max_response_bytes, setting.api_key
+            ),
+            stamp=self.control.stamp,
+        )
+        self.probes = HttpxControl(
+            config.engines,
+            connections=config.engine.control_connections,
+            connect_timeout_s=config.engine.connect_timeout_s,
+            api_key=setting.api_key,
+            stamp=self.control.stamp,
+        )
+        self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
+        self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
+        self.card = ModelCard(
+            config.model,
+            control=self.probes,
+            engines=lambda: self.fleet.available(clock.now()),
+            timeout_s=config.engine.health_timeout_s,
+        )
+        self.views = RouterViews(self._readings(), config=config, clock=clock)
+        self.monitor = self._made_monitor()
+        self.app = self._made_app(MonitoredGate(self.control.gate, self.monitoring))
+
+    async def run(self) -> None:
+        """Control and monitoring until cancelled. Raises what must end the process."""
+        await first_failure(self.control.run(), self.monitor.run())
+
+    async def drain(self, cut: asyncio.Event, *, within_s: float) -> int:
+        """Waits until no request is in hand, `within_s` at most or until `cut`; how many were left."""
+        clock = self._setting.clock
+        until = clock.now() + within_s
+        while self.ledger.inflight and not cut.is_set() and clock.now() < until:
+            await clock.sleep(DRAIN_POLL_S)
+        return self.ledger.inflight
+
+    async def aclose(self) -> None:
+        await self.control.aclose()
+        await self.client.aclose()
+        await self.probes.aclose()
+
+    # --- wiring ----------------------------------------------------------------------------------
+
+    def _made_control(self) -> Control:
+        setting = self._setting
+        identity = Identity(
+            router_id=setting.options.router_id,
+            run=setting.run,
+            model=setting.config.model,
+            engines=tuple(sorted(spec.iid for spec in setting.config.engines)),
+            boot_id=boot_id(),
+        )
+        parts = ControlParts(
+            options=setting.options,
+            identity=identity,
+            owned=Owned(self.fleet, self.totals),
+            checkpoint=setting.checkpoint,
+            recorder=setting.recorder,
+            clock=setting.clock,
+            config_digest=setting.config.digest,
+        )
+        store = setting.options.store
+        return LocalControl(parts) if store is None else ClusterControl(parts, store)
+
+    def _made_monitor(self) -> MonitorLoop:
+        setting = self._setting
+        stages = (
+            TelemetryStage(self.views.sample, metrics=setting.metrics, card=self.card),
+            HandoffStage(self.control.publisher),
+        )
+        return MonitorLoop(
+            stages,
+            PassRecord(self.monitoring, setting.recorder, setting.metrics),
+            gate=self.control.gate,
+            clock=setting.clock,
+            interval_s=setting.config.controller.monitor_interval_s,
+        )
+
+    def _made_handler(self, gate: ControlGate) -> Handler:
+        config, clock = self._setting.config, self._setting.clock
+        dialect = make_dialect(config.engine.dialect, config.engine.connector)
+        access = EngineAccess(self.client, dialect, clock, config.engine)
+        check = ControlCheck(gate, clock)
+        return Handler(
+            self.ledger,
+            doors=Doors(
+                self.admission,
+                control=check,
+                fleet=self.fleet,
+                clock=clock,
+                request_timeout_s=config.serving.request_timeout_s,
+            ),
+            sizer=Sizer(access, self.fleet),
+            attempt=Attempt(access, config.serving, fleet=self.fleet, control=check),
+            retry=RetryPolicy(ONE_ATTEMPT),
+        )
+
+    def _made_app(self, gate: ControlGate) -> Starlette:
+        setting, views = self._setting, self.views
+        clock = setting.clock
+        data = DataViews(
+            handler=self._made_handler(gate),
+            limits=BodyLimits(setting.config.model, setting.config.serving.max_request_bytes),
+            arrival=lambda: (clock.now(), clock.wall()),
+            card=self.card,
+            created=int(clock.wall()),
+        )
+        operator = OperatorViews(
+            readiness=views.readiness,
+            health=views.health,
+            state=views.state,
+            cluster=views.cluster,
+            handoff=self.control.handoff,
+            metrics=setting.metrics.render,
+        )
+        return build_app(data_routes(data), operator)
+
+    # --- what the views read ---------------------------------------------------------------------
+
+    def _readings(self) -> Readings:
+        return Readings(
+            control=self.control.view,
+            fleet=self.fleet,
+            monitoring=self.monitoring,
+            counters=self.totals.total,
+            admission=self._admission_view,
+            attempts=lambda: self.ledger.attempts,
+            http_pools=self._pools,
+        )
+
+    def _admission_view(self) -> AdmissionView:
+        return AdmissionView(
+            inflight=self.ledger.inflight,
+            limit=self.admission.limit,
+            mode=self.admission.mode,
+            margin=self.admission.margin,
+            engine_auth="engine-credential" if self._setting.api_key else "boundary",
+        )
+
+    def _pools(self) -> Mapping[str, PoolView]:
+        return {"data": self.client.pool(), "control": self.probes.pool()}
