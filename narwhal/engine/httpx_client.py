@@ -100,6 +100,7 @@ class _Leg:
         self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
         self._may_read = asyncio.Event()
         self._may_read.set()
+        self._reading = False
         self._scope: asyncio.Timeout | None = None
 
     # --- LegFlow ---
@@ -116,7 +117,7 @@ class _Leg:
     def fail(self, error: EngineError) -> None:
         self.error = self.error or error
         self._may_read.set()
-        if self._scope is not None:
+        if self._reading and self._scope is not None:
             self._scope.reschedule(0)
 
     # --- the loop ---
@@ -142,9 +143,13 @@ class _Leg:
         self._feed.open(self)
         reads = answer.aiter_raw()
         while not self._feed.done:
-            await self._may_read.wait()
+            if not self._may_read.is_set():
+                self._scope_until(None)
+                await self._may_read.wait()
             self._count_silence()
+            self._reading = True
             data = await anext(reads, None)
+            self._reading = False
             if data is None:
                 self._feed.end()
             else:
@@ -153,10 +158,14 @@ class _Leg:
                 raise self.error
 
     def _count_silence(self) -> None:
-        if self._feed.output_seen and self._scope is not None:
+        if self._feed.output_seen:
             silence_s = self._call.silence_s
             now = asyncio.get_running_loop().time()
-            self._scope.reschedule(now + silence_s if silence_s > 0 else None)
+            self._scope_until(now + silence_s if silence_s > 0 else None)
+
+    def _scope_until(self, when: float | None) -> None:
+        if self._scope is not None and self.error is None:
+            self._scope.reschedule(when)
 
 
 @asynccontextmanager

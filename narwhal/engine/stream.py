@@ -168,13 +168,14 @@ class DecodeLeg(Exchange[None]):
     # --- deadlines ---
 
     def next_due(self) -> float | None:
-        due = self.total_due
+        """Looks in time for silence also before the first output, which nobody tells the wheel of."""
+        dues = [self.total_due] if self.total_due is not None else []
         if not self._feed.output_seen:
-            due = self._first_due if due is None else min(due, self._first_due)
-        elif self._silence_s > 0:
-            silent = (self.loop.time() if self._paused else self.last_read_at) + self._silence_s
-            due = silent if due is None else min(due, silent)
-        return due
+            dues.append(self._first_due)
+        if self._silence_s > 0:
+            counting = self._feed.output_seen and not self._paused
+            dues.append((self.last_read_at if counting else self.loop.time()) + self._silence_s)
+        return min(dues, default=None)
 
     def look(self, now: float) -> float | None:
         if not self.done.done():

@@ -1,0 +1,163 @@
+"""engine/wheel.py: late by a tick at most, never early, and no work for what is not due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from narwhal.engine.wheel import Wheel
+
+TICK = 0.05
+
+
+@dataclass
+class ManualLoop:
+    """The two calls of a loop that the wheel makes, with time moved by hand."""
+
+    now: float = 100.0
+    timer: tuple[float, Callable[[], None]] | None = None
+    turns: int = 0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Any:
+        self.timer = (when, callback)
+        return self
+
+    def cancel(self) -> None:
+        self.timer = None
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.timer is not None and self.timer[0] <= end:
+            when, callback = self.timer
+            self.timer = None
+            self.now = max(self.now, when)
+            self.turns += 1
+            callback()
+        self.now = end
+
+
+@dataclass(eq=False)
+class Thing:
+    """Answers `again` times with another `every` seconds."""
+
+    every: float = 0.0
+    again: int = 0
+    bucket: int | None = None
+    seen: list[float] = field(default_factory=list)
+    then: Callable[[], None] | None = None
+
+    def look(self, now: float) -> float | None:
+        self.seen.append(now)
+        if self.then is not None:
+            self.then()
+        if self.again == 0:
+            return None
+        self.again -= 1
+        return now + self.every
+
+
+def make() -> tuple[ManualLoop, Wheel]:
+    loop = ManualLoop()
+    return loop, Wheel(cast(asyncio.AbstractEventLoop, loop), TICK)
+
+
+def test_a_thing_is_asked_once_when_due_and_not_before() -> None:
+    loop, wheel = make()
+    thing = Thing()
+    wheel.watch(thing, 102.5)
+    loop.advance(2.49)
+    assert thing.seen == []
+    loop.advance(0.2)
+    assert len(thing.seen) == 1
+    assert 102.5 <= thing.seen[0] <= 102.5 + 2 * TICK
+    loop.advance(10)
+    assert len(thing.seen) == 1
+
+
+def test_it_is_asked_again_when_it_says() -> None:
+    loop, wheel = make()
+    thing = Thing(every=1.0, again=3)
+    wheel.watch(thing, 101.0)
+    loop.advance(10)
+    assert len(thing.seen) == 4
+    assert all(later - earlier >= 1.0 for earlier, later in zip(thing.seen, thing.seen[1:], strict=False))
+
+
+def test_what_was_dropped_is_not_asked() -> None:
+    loop, wheel = make()
+    thing = Thing()
+    wheel.watch(thing, 101.0)
+    wheel.drop(thing)
+    wheel.drop(thing)
+    loop.advance(5)
+    assert thing.seen == []
+    assert len(wheel) == 0
+
+
+def test_a_second_watch_replaces_the_first() -> None:
+    loop, wheel = make()
+    thing = Thing()
+    wheel.watch(thing, 101.0)
+    wheel.watch(thing, 103.0)
+    loop.advance(2)
+    assert thing.seen == []
+    loop.advance(2)
+    assert len(thing.seen) == 1
+
+
+def test_a_due_time_in_the_past_is_asked_at_the_next_tick() -> None:
+    loop, wheel = make()
+    thing = Thing()
+    wheel.watch(thing, 3.0)
+    loop.advance(2 * TICK)
+    assert len(thing.seen) == 1
+
+
+def test_the_timer_rests_when_nothing_is_watched() -> None:
+    loop, wheel = make()
+    wheel.watch(Thing(), 100.2)
+    loop.advance(1)
+    turns = loop.turns
+    loop.advance(60)
+    assert loop.turns == turns
+    assert loop.timer is None
+
+
+def test_a_late_turn_of_the_loop_skips_nobody() -> None:
+    loop, wheel = make()
+    things = [Thing() for _ in range(50)]
+    for index, thing in enumerate(things):
+        wheel.watch(thing, 100.0 + index * 0.03)
+    loop.now += 30
+    loop.advance(TICK)
+    assert all(len(thing.seen) == 1 for thing in things)
+
+
+def test_one_that_is_asked_may_drop_or_watch_others() -> None:
+    loop, wheel = make()
+    first, second, late = Thing(), Thing(), Thing()
+
+    def act() -> None:
+        wheel.drop(second)
+        wheel.watch(late, loop.now)
+
+    first.then = act
+    wheel.watch(second, 102.0)
+    wheel.watch(first, 101.0)
+    loop.advance(5)
+    assert (len(first.seen), len(second.seen), len(late.seen)) == (1, 0, 1)
+
+
+def test_closing_forgets_everything() -> None:
+    loop, wheel = make()
+    thing = Thing()
+    wheel.watch(thing, 101.0)
+    wheel.close()
+    loop.advance(5)
+    assert thing.seen == []
+    assert thing.bucket is None
