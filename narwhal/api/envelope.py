@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +16,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 def new_request_id() -> str:
     """Ours, one per client request: 32 hex digits."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def error_object(

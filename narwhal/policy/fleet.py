@@ -74,8 +74,7 @@ class Fleet:
 
     def schedulable(self, leg: Leg) -> bool:
         """False when roles and pins forbid the leg on every engine, whatever its health."""
-        role = _ROLE_OF[leg]
-        return any(self._roles[iid] is role or not spec.pin for iid, spec in self._specs.items())
+        return bool(self._candidates[leg])
 
     def can_serve(self, leg: Leg, now: float) -> bool:
         """True when at least one eligible engine may take the leg."""

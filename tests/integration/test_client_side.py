@@ -178,7 +178,7 @@ async def test_a_client_that_leaves_ends_its_legs_in_every_phase(fault, engine):
             await until(lambda: legs(stands[engine]).get(fault["leg"]) == 1)
         await until_settled(rig, stands)
         assert stands[engine].engine.stats.aborted == 1
-    assert rig.rows.finished[-1][1] is Outcome.CANCELLED
+    assert rig.recorder.rows[-1][1] is Outcome.CANCELLED
     assert rig.last.terminal == "cancelled"
 
 

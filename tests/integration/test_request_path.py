@@ -92,7 +92,7 @@ async def until_settled(rig: Rig, stands: Sequence[Stand]) -> None:
     await until(settled)
     rig.fleet.check_invariants()
     rig.totals.check_invariants()
-    assert rig.totals.own.offered == len(rig.rows.finished)
+    assert rig.totals.own.offered == len(rig.recorder.rows)
 
 
 # --- both legs -----------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ async def test_a_stream_crosses_from_producer_to_consumer(path, body):
     assert (row.output_len, row.token_accounting, row.attempts) == (4, "usage", 1)
     assert row.input_len and row.ttft_s and row.first_byte_s and row.kv_wait_s
     assert row.rid == response.headers["x-request-id"]
-    assert rig.rows.finished[-1][1] is Outcome.SERVED
+    assert rig.recorder.rows[-1][1] is Outcome.SERVED
 
 
 async def test_usage_is_told_to_a_client_that_asked():

@@ -13,16 +13,17 @@ from typing import Any
 import httpx
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from narwhal.api.inbound import BodyLimits
-from narwhal.api.inference import DataViews, data_routes
+from narwhal.api.inference import DataFirst, DataViews, data_routes
 from narwhal.api.protocol import RouterProtocol
 from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
 from narwhal.engine.client import ClientSettings, LeanClient
 from narwhal.engine.dialect import make_dialect
 from narwhal.model.engine import EngineProfile, EngineSpec, Role
-from narwhal.model.request import Outcome, RequestRow
+from narwhal.model.request import RequestRow
 from narwhal.model.settings import FleetConfig
 from narwhal.policy.admission import Admission
 from narwhal.policy.fleet import Fleet
@@ -36,19 +37,7 @@ from narwhal.serving.handler import Handler
 from narwhal.serving.ledger import Ledger
 from narwhal.serving.leg import EngineAccess
 from narwhal.serving.sizing import Sizer
-
-
-@dataclass
-class Rows:
-    """A recorder that keeps what it is given."""
-
-    finished: list[tuple[RequestRow, Outcome]] = field(default_factory=list)
-
-    def request(self, row: RequestRow, outcome: Outcome) -> None:
-        self.finished.append((row, outcome))
-
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        raise AssertionError(f"serving records no events, got {kind}")
+from narwhal.telemetry.recorder import MemoryRecorder
 
 
 @dataclass
@@ -65,7 +54,7 @@ class Rig:
     fleet: Fleet
     ledger: Ledger
     totals: Totals
-    rows: Rows
+    recorder: MemoryRecorder
     card: Card
     client: LeanClient
     http: httpx.AsyncClient
@@ -76,7 +65,7 @@ class Rig:
 
     @property
     def last(self) -> RequestRow:
-        return self.rows.finished[-1][0]
+        return self.recorder.rows[-1][0]
 
 
 def specs(stands: Sequence[Any], *, roles: str) -> tuple[EngineSpec, ...]:
@@ -104,7 +93,7 @@ class RouterOptions:
 async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[Rig]:
     clock = SystemClock()
     fleet = Fleet(config, options.profiles)
-    totals, rows = Totals("run-test"), Rows()
+    totals, recorder = Totals("run-test"), MemoryRecorder()
     client = LeanClient(
         config.engines, ClientSettings(config.serving.max_connections, config.serving.max_response_bytes)
     )
@@ -112,7 +101,7 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
         client, make_dialect(config.engine.dialect, config.engine.connector), clock, config.engine
     )
     control = ControlCheck(options.gate or LocalGate(), clock)
-    ledger = Ledger(fleet=fleet, totals=totals, recorder=rows, clock=clock)
+    ledger = Ledger(fleet=fleet, totals=totals, recorder=recorder, clock=clock)
     handler = Handler(
         ledger,
         doors=Doors(
@@ -134,8 +123,11 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
         card,
         created=1_800_000_000,
     )
-    async with _served(Starlette(routes=data_routes(views))) as url, httpx.AsyncClient(base_url=url) as http:
-        yield Rig(url, fleet, ledger, totals, rows, card, client, http)
+    async with (
+        _served(DataFirst(views, Starlette(routes=data_routes(views)))) as url,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        yield Rig(url, fleet, ledger, totals, recorder, card, client, http)
         await http.aclose()
     await client.aclose()
 
@@ -156,7 +148,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def _served(app: Starlette) -> AsyncIterator[str]:
+async def _served(app: ASGIApp) -> AsyncIterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
