@@ -68,18 +68,22 @@ class SseSplitter:
             scan = match.end()
             events.append(bytes(tail[start:scan]))
             start = scan
-        self._tail = bytearray()
-        self._hold(tail[start:] if start else tail)
+        if start:
+            del tail[:start]
+        self._check(len(tail))
         return events
 
     def _may_go_on(self, match: re.Match[bytes], end: int) -> bool:
         """A CR that ends the read may be half of a CRLF; streams of lone CRs are not kept waiting."""
         return match.end() == end and match.group().endswith(b"\r") and match.group(1) != b"\r"
 
-    def _hold(self, rest: bytes | bytearray) -> None:
-        if len(rest) > self._limit:
-            raise StreamBroken(f"an event is longer than {self._limit} bytes", kind="too_large")
+    def _hold(self, rest: bytes) -> None:
+        self._check(len(rest))
         self._tail += rest
+
+    def _check(self, held: int) -> None:
+        if held > self._limit:
+            raise StreamBroken(f"an event is longer than {self._limit} bytes", kind="too_large")
 
 
 def event_data(event: bytes) -> bytes:

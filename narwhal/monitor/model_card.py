@@ -55,8 +55,10 @@ class ModelCard:
 
     async def _ask(self, iid: str) -> None:
         try:
-            reply = await self._control.get(iid, PATH, timeout_s=self._timeout_s)
-        except EngineError as error:
+            # A client's own timeouts may count between reads; an engine that drips must not last for ever.
+            async with asyncio.timeout(self._timeout_s):
+                reply = await self._control.get(iid, PATH, timeout_s=self._timeout_s)
+        except (EngineError, TimeoutError) as error:
             log.debug("%s did not tell its models: %s", iid, error)
             return
         length = longest_context(reply.body, self.model) if reply.status == 200 else None

@@ -74,7 +74,9 @@ class Router:
         self._setting = setting
         self.fleet = Fleet(config, setting.profiles)
         self.totals = Totals(setting.run)
-        self.monitoring = Monitoring(limit=config.controller.monitor_failure_limit, stages=STAGES)
+        self.monitoring = Monitoring(
+            limit=config.controller.monitor_failure_limit, stages=(TelemetryStage.name, HandoffStage.name)
+        )
         self.control = self._made_control()
         self.client = LeanClient(
             config.engines,

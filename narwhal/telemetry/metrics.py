@@ -100,7 +100,7 @@ class RequestSeries:
             "narwhal_leg_failures", "Failed legs by engine and error.", labels=("iid", "leg", "class")
         )
         self._crossed = Tally(
-            "narwhal_crossed_requests", "Requests with a leg on an engine of the other role."
+            "narwhal_crossed_requests", "Requests whose KV went from one engine to another."
         )
         for outcome in Outcome:
             self._outcomes.add((outcome.value,), 0)
@@ -213,7 +213,7 @@ def _pool_gauges(sample: GaugeSample) -> Iterator[Metric]:
 
 
 def _cluster_gauges(sample: GaugeSample) -> Iterator[Metric]:
-    totals = Tally("narwhal_cluster_requests", "Requests of all routers by outcome.", labels=("outcome",))
+    totals = Tally("narwhal_cluster_requests", "Cumulative counters of all routers.", labels=("counter",))
     for field in fields(Counters):
         totals.add((field.name,), getattr(sample.totals, field.name))
     yield totals.family()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
 
 from narwhal.clock import SystemClock
+from narwhal.cluster.local import LocalGate
 from narwhal.errors import EngineUnreachable, InvariantViolation, StoreUnreachable
 from narwhal.model.lease import Published, PublishReply
-from narwhal.model.monitoring import GaugeSample, StageReport
-from narwhal.model.request import Outcome, RequestRow
+from narwhal.model.monitoring import StageReport
 from narwhal.monitor.gate import MonitoredGate
 from narwhal.monitor.handoff import HandoffStage
 from narwhal.monitor.lag import LoopLag
@@ -22,6 +22,8 @@ from narwhal.monitor.model_card import ModelCard, longest_context
 from narwhal.monitor.stage import Stage, run_stage, stage_deadline_s
 from narwhal.policy.monitoring import Monitoring
 from narwhal.ports import EngineReply
+from narwhal.telemetry.metrics import RouterMetrics
+from narwhal.telemetry.recorder import MemoryRecorder
 
 CLOCK = SystemClock()
 LIVENESS_S = 10.0
@@ -64,52 +66,20 @@ class Acting:
         self.closed = True
 
 
-@dataclass(slots=True)
-class Owning:
-    """A gate that is open while `owns`."""
-
-    owns: bool = True
-    epoch: int = 0
-    holder: str = ""
-
-    def may_admit(self, now: float) -> bool:
-        return self.owns
-
-    def refusal(self, now: float) -> str:
-        return "" if self.owns else "standby"
-
-
-@dataclass(slots=True)
-class Book:
-    """Journal and registry that keep what they are told."""
-
-    events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
-    stages: list[StageReport] = field(default_factory=list)
-
-    def request(self, row: RequestRow, outcome: Outcome) -> None:
-        raise AssertionError("a monitor pass finishes no request")
-
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        self.events.append((kind, fields))
-
-    def stage(self, report: StageReport) -> None:
-        self.stages.append(report)
-
-    def gauges(self, sample: GaugeSample) -> None:
-        raise AssertionError("no gauges here")
-
-    def render(self) -> bytes:
-        return b""
-
-
 def monitored(
-    *stages: Stage, limit: int = 2, gate: Owning | None = None
-) -> tuple[MonitorLoop, Monitoring, Book]:
-    book = Book()
+    *stages: Stage, limit: int = 2, gate: LocalGate | None = None
+) -> tuple[MonitorLoop, Monitoring, MemoryRecorder]:
+    recorder = MemoryRecorder()
     monitoring = Monitoring(limit=limit, stages=[stage.name for stage in stages])
-    record = PassRecord(monitoring, book, book)
-    loop = MonitorLoop(stages, record, gate=gate or Owning(), clock=CLOCK, interval_s=0.001)
-    return loop, monitoring, book
+    record = PassRecord(monitoring, recorder, RouterMetrics())
+    loop = MonitorLoop(stages, record, gate=gate or LocalGate(), clock=CLOCK, interval_s=0.001)
+    return loop, monitoring, recorder
+
+
+def without_control() -> LocalGate:
+    gate = LocalGate()
+    gate.shutting_down = True
+    return gate
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -174,20 +144,18 @@ def test_the_deadline_is_never_unbounded() -> None:
 
 def test_the_stages_behind_a_failed_one_still_run() -> None:
     first, second = Acting("telemetry", raising(OSError("disk"))), Acting("handoff")
-    loop, monitoring, book = monitored(first, second)
+    loop, monitoring, _ = monitored(first, second)
     run(loop.run_pass())
     assert second.runs == 1
-    assert [(report.stage, report.failure) for report in book.stages] == [
-        ("telemetry", "OSError"),
-        ("handoff", ""),
-    ]
-    assert monitoring.view().consecutive == 1
+    view = monitoring.view()
+    assert (view.stages["telemetry"].last_class, view.stages["handoff"].failures) == ("OSError", 0)
+    assert view.consecutive == 1
 
 
 def test_failing_passes_degrade_close_admission_and_the_first_clean_one_opens_it() -> None:
     stage = Acting("handoff", raising(OSError("disk")))
-    loop, monitoring, book = monitored(stage, limit=2)
-    gate = MonitoredGate(Owning(), monitoring)
+    loop, monitoring, recorder = monitored(stage, limit=2)
+    gate = MonitoredGate(LocalGate(), monitoring)
     run(loop.run_pass())
     assert gate.may_admit(0.0)
     run(loop.run_pass())
@@ -197,7 +165,7 @@ def test_failing_passes_degrade_close_admission_and_the_first_clean_one_opens_it
     run(loop.run_pass())
     assert gate.may_admit(0.0)
     assert gate.refusal(0.0) == ""
-    assert [kind for kind, _ in book.events] == [
+    assert [kind for kind, _ in recorder.events] == [
         "monitoring_stage_failure",
         "monitoring_stage_failure",
         "monitoring_degraded",
@@ -205,27 +173,29 @@ def test_failing_passes_degrade_close_admission_and_the_first_clean_one_opens_it
     ]
 
 
-def test_a_lost_lease_outranks_degraded_monitoring_in_a_refusal() -> None:
+def test_control_that_is_over_outranks_degraded_monitoring_in_a_refusal() -> None:
     monitoring = Monitoring(limit=1, stages=["handoff"])
-    assert MonitoredGate(Owning(owns=False), monitoring).refusal(0.0) == "standby"
+    monitoring.stage_ended(StageReport("handoff", 1.0, 0.0, failure="OSError"))
+    monitoring.pass_ended()
+    assert MonitoredGate(without_control(), monitoring).refusal(0.0) == "shutting down"
 
 
-def test_a_standby_runs_only_what_needs_no_control() -> None:
+def test_a_router_without_control_runs_only_what_needs_none() -> None:
     telemetry, handoff = Acting("telemetry"), Acting("handoff", needs_control=True)
-    gate = Owning(owns=False)
+    gate = without_control()
     loop, _, _ = monitored(telemetry, handoff, gate=gate)
     run(loop.run_pass())
     assert (telemetry.runs, handoff.runs) == (1, 0)
-    gate.owns = True
+    gate.shutting_down = False
     run(loop.run_pass())
     assert (telemetry.runs, handoff.runs) == (2, 1)
 
 
 def test_control_lost_in_the_middle_of_a_pass_stops_the_stages_that_need_it() -> None:
-    gate = Owning()
+    gate = LocalGate()
 
     async def lose() -> None:
-        gate.owns = False
+        gate.shutting_down = True
 
     handoff = Acting("handoff", needs_control=True)
     loop, _, _ = monitored(Acting("telemetry", lose), handoff, gate=gate)

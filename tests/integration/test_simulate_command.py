@@ -7,10 +7,13 @@ import signal
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.support.crowd import Viewer, all_over, view
 from tests.support.engines import call, engine_process
 from tests.support.processes import Process, python
+from tests.support.wire import play
 
 
 def test_prints_every_engine_and_ends_cleanly_on_sigterm() -> None:
@@ -87,3 +90,23 @@ def test_an_api_key_guards_the_v1_routes_only(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(OSError, match="401"):
             call("GET", f"{url}/v1/models")
         assert call("GET", f"{url}/version") == {"version": "0.32.0"}
+
+
+def test_two_thousand_streams_at_200_ms_a_token_fit_one_core() -> None:
+    streams, tokens, frame_budget_s = 2000, 5, 100e-6
+
+    async def crowd(url: str) -> list[Viewer]:
+        body = {"prompt": "crowded", "max_tokens": tokens, "stream": True}
+        viewers = [await view(url, body) for _ in range(streams)]
+        await all_over(viewers)
+        return viewers
+
+    with engine_process(1, "--interval", "0.2") as served:
+        spent = psutil.Process(served.process.pid).cpu_times
+        before = spent().user + spent().system
+        viewers = play(crowd(served.engines[0].url), within_s=120.0)
+        used_s = spent().user + spent().system - before
+        assert all(viewer.complete and viewer.tokens == tokens for viewer in viewers)
+        assert served.engines[0].stats()["frames"] == streams * tokens
+        # 10,000 frames a second leave 100 µs of CPU for each, parsing the requests aside.
+        assert used_s <= streams * tokens * frame_budget_s + streams * 1e-3

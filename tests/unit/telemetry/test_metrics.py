@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from narwhal import __version__
@@ -14,6 +17,7 @@ from narwhal.telemetry.journal import JournalStats
 from narwhal.telemetry.metrics import RouterMetrics
 from tests.support.rows import finished_row
 
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 FAILURE = {"leg": "prefill", "iid": "e2", "class": "EngineTimeout", "error": "http://10.0.0.9 said 'secret'"}
 
 
@@ -58,6 +62,15 @@ def test_every_name_is_ours() -> None:
     names = re.findall(r"^# TYPE (\S+)", metrics.render().decode(), re.MULTILINE)
     assert len(names) > 30
     assert all(name.startswith("narwhal_") for name in names)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process families are Linux's")
+def test_the_document_lists_every_name_with_its_type() -> None:
+    metrics = RouterMetrics()
+    metrics.gauges(sample(mirror_age_s=1.0))
+    types = re.findall(r"^# TYPE (\S+) (\S+)$", metrics.render().decode(), re.MULTILINE)
+    rows = re.findall(r"^\| `(narwhal_\w+)` \| (\w+) \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == types
 
 
 def test_outcomes_start_at_zero_and_count() -> None:
@@ -122,7 +135,7 @@ def test_gauges_are_those_of_the_last_pass() -> None:
     assert values['narwhal_resident_requests{iid="e1",leg="decode"}'] == 3
     assert values['narwhal_engine_shortfall{role="decode"}'] == 1
     assert values['narwhal_pool_busy{pool="data"}'] == 5
-    assert values['narwhal_cluster_requests_total{outcome="offered"}'] == 10
+    assert values['narwhal_cluster_requests_total{counter="offered"}'] == 10
     assert values["narwhal_store_failures_total"] == 2
     assert values["narwhal_lease_valid_seconds"] == 3.5
     assert "narwhal_mirror_age_seconds" not in values
