@@ -19,7 +19,7 @@ from narwhal.engine.client import ClientSettings, LeanClient
 from narwhal.engine.control import HttpxControl
 from narwhal.engine.dialect import make_dialect
 from narwhal.model.engine import EngineProfile
-from narwhal.model.monitoring import STAGES, PoolView
+from narwhal.model.monitoring import PoolView
 from narwhal.model.settings import FleetConfig, ServeOptions
 from narwhal.model.state_view import AdmissionView
 from narwhal.monitor.gate import MonitoredGate
