@@ -21,6 +21,7 @@ from narwhal.cli.demo.story import Story
 
 LIMIT_S: Final = 90.0
 INTERRUPTED: Final = 130
+WIDTH: Final = 100
 HELD: Final = """\
 Every promise held: one owner at a time, epochs only grew, no request failed, nothing was counted twice.
 A killed router is noticed by its silence, which takes 4 to 5.3 s; a clean switch hands over at once."""
@@ -58,7 +59,7 @@ async def _run(site: Site, server: str, *, keep: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
+    console, began = Console(highlight=False, soft_wrap=True, width=WIDTH), time.monotonic()
     story = Story(site, server, lambda line: console.print(f"{time.monotonic() - began:5.1f} s  {line}"))
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -15,7 +15,7 @@ from narwhal.cli.demo.traffic import Tally, Traffic
 from narwhal.cli.demo.watch import Standing, Watch
 
 INTERVAL_S: Final = 0.02
-BETWEEN: Final = 40
+BETWEEN: Final = 25
 """Completed requests before and after each change of owner."""
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-TOKENS: Final = 40
+TOKENS: Final = 30
 PATIENCE_S: Final = 15.0
 PAUSE_S: Final = 0.05
 
