@@ -37,7 +37,7 @@ class Roster:
         self._keeper = keeper
         self._gate = gate
         self._refreshed_at = -inf
-        self._role = ""
+        self._told: tuple[str, bool] = ("", False)
         self.resident: Callable[[], int] = lambda: 0
         self.routers: tuple[RouterEntry, ...] = ()
         """Live routers as last read, ourselves included."""
@@ -68,11 +68,15 @@ class Roster:
         )
 
     async def refresh(self, now: float) -> None:
-        """Announces and reads when it is time, or at once when the own role changed. Raises StoreError."""
+        """Announces and reads when it is time, or at once when role or readiness to take over changed.
+
+        Raises StoreError.
+        """
         entry = self.entry(now)
-        if now - self._refreshed_at < REFRESH_S and entry.role == self._role:
+        told = (entry.role, entry.ready_to_take)
+        if now - self._refreshed_at < REFRESH_S and told == self._told:
             return
-        self._refreshed_at, self._role = now, entry.role
+        self._refreshed_at, self._told = now, told
         if not self._keeper.standing.may_compete:
             # The ID may still be another run's: it is not ours to announce.
             return

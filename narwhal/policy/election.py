@@ -138,6 +138,7 @@ class Election:
         if self.phase is RouterState.FENCED or (self.phase is RouterState.RELEASED and not self._stopping):
             self._move(RouterState.STANDBY)
         if self._stopping:
+            self.candidacy.begin(now)  # out of the queue: who has stopped does not compete
             self._move(RouterState.STOPPED)
             return Stop()
         return self._stand_by(now, inputs)

@@ -504,6 +504,16 @@ def test_stopping_a_standby_is_immediate() -> None:
     assert rig.machine.phase is S.STOPPED
 
 
+def test_a_candidate_that_waits_for_its_turn_can_be_stopped() -> None:
+    rig = Rig()
+    rig.inputs = {"rank": 2}
+    rig.see(RELEASED, 10.0)
+    assert rig.machine.phase is S.CANDIDATE
+    rig.machine.stop(now=10.01)
+    assert rig.next(10.01) == Stop()
+    rig.machine.check_invariants()
+
+
 def test_a_draining_router_past_its_deadline_only_waits_to_release() -> None:
     rig = Rig()
     token = rig.to_owner(10.0)
