@@ -144,6 +144,11 @@ class EngineRefused(EngineError):
         self.error: Mapping[str, Any] = error or {}
         self.retry_after_s = retry_after_s
 
+    @property
+    def about_the_request(self) -> bool:
+        """The status tells of the client's request (prompt too long, bad parameter), not of the engine."""
+        return self.status in (400, 413, 422)
+
 
 class StreamBroken(EngineError):
     """A stream or body ended without its clean end, or carried an error object or bad finish reason.

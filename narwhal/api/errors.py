@@ -51,9 +51,6 @@ from narwhal.errors import (
 INVALID = "invalid_request_error"
 OVERLOADED = "server_overloaded_error"
 
-ABOUT_THE_REQUEST = frozenset({400, 413, 422})
-"""Engine statuses that tell of the client's request, not of the engine."""
-
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
@@ -139,7 +136,7 @@ def _of_deadline(error: DeadlineError) -> ErrorAnswer:
 
 
 def _of_refusal(error: EngineRefused) -> ErrorAnswer:
-    if error.status in ABOUT_THE_REQUEST:
+    if error.about_the_request:
         return ErrorAnswer(error.status, _passed_on(error.error))
     if error.status == 429:
         wait_s = 1.0 if error.retry_after_s is None else error.retry_after_s

@@ -16,9 +16,6 @@ from __future__ import annotations
 from narwhal.errors import CapacityError, DeadlineError, EngineRefused, Refused, RequestError
 from narwhal.model.request import Outcome
 
-ABOUT_THE_REQUEST = frozenset({400, 413, 422})
-"""Engine statuses that tell of the client's request, not of the engine."""
-
 
 def outcome_of(error: BaseException | None, *, client_left: bool, dispatched: bool) -> Outcome:
     """`dispatched`: a leg of this request has been sent to an engine."""
@@ -29,7 +26,7 @@ def outcome_of(error: BaseException | None, *, client_left: bool, dispatched: bo
             return Outcome.SERVED
         case RequestError():
             return Outcome.INVALID
-        case EngineRefused(status=status) if status in ABOUT_THE_REQUEST:
+        case EngineRefused(about_the_request=True):
             return Outcome.INVALID
         case Refused():
             return Outcome.REFUSED

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from narwhal.clock import Clock
 from narwhal.errors import StreamBroken
 from narwhal.ports import ClientStream, EventKind, LegFlow, StreamEvent
@@ -139,12 +137,6 @@ class Relay:
         self._show(bytes(shown))
         if broken is not None and self.tally.flow is not None:
             self.tally.flow.fail(broken)
-
-    # --- for the handler ---
-
-    def fail(self, error: Mapping[str, Any]) -> None:
-        """Ends a stream that has begun with our error event; `error` is the envelope's inner object."""
-        self._client.finish(b"data: " + orjson.dumps({"error": error}) + b"\n\n")
 
     # --- towards the client ---
 

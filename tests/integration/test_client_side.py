@@ -226,6 +226,20 @@ async def test_a_standby_refuses_before_it_reads_the_body():
     assert rig.totals.own.rejected == 1
 
 
+async def test_a_connection_goes_on_after_an_answer_that_did_not_wait_for_the_body():
+    gate = Switch(open=False)
+    body = json.dumps({**PROMPT, "pad": "x" * 300_000}).encode()
+    async with fleet(options=RouterOptions(gate=gate)) as (rig, _), wire(rig) as client:
+        await client.send(head(f"content-length: {len(body)}") + body[:1000])
+        status, _, _ = await client.answer()
+        gate.open = True
+        await client.send(body[1000:])
+        await client.send(head(f"content-length: {len(body)}") + body)
+        second = await client.reader.readline()
+    assert status == 503
+    assert second == b"HTTP/1.1 200 OK\r\n"
+
+
 async def test_a_request_that_meets_a_handover_waits_for_its_end():
     gate = Switch(open=False, opens_in_s=0.05)
     async with fleet(options=RouterOptions(gate=gate)) as (rig, _):
