@@ -38,6 +38,7 @@ class Roster:
         self._gate = gate
         self._refreshed_at = -inf
         self._told: tuple[str, bool] = ("", False)
+        self._left = False
         self.resident: Callable[[], int] = lambda: 0
         self.routers: tuple[RouterEntry, ...] = ()
         """Live routers as last read, ourselves included."""
@@ -74,7 +75,7 @@ class Roster:
         """
         entry = self.entry(now)
         told = (entry.role, entry.ready_to_take)
-        if now - self._refreshed_at < REFRESH_S and told == self._told:
+        if self._left or (now - self._refreshed_at < REFRESH_S and told == self._told):
             return
         self._refreshed_at, self._told = now, told
         if not self._keeper.standing.may_compete:
@@ -89,7 +90,8 @@ class Roster:
         )
 
     async def leave(self) -> None:
-        """Deletes the own entry. Raises StoreError."""
+        """Deletes the own entry, for good: a successor under the same ID waits for it. Raises StoreError."""
+        self._left = True
         await self._registry.withdraw(self._entry.router_id, self._entry.run, timeout_s=CALL_S)
 
 
