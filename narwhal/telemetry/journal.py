@@ -203,6 +203,8 @@ class Journal:
         except OSError as error:
             self._failures += 1
             log.warning("journal %s cannot be opened again: %s", self.path, error)
+        else:
+            self._write([])
 
     def _write(self, rows: list[RequestRow | bytes]) -> None:
         lines = [row if isinstance(row, bytes) else request_row(row, self._request_head) for row in rows]

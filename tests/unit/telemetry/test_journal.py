@@ -128,6 +128,16 @@ def test_rotation_goes_on_in_a_new_file_with_a_header(tmp_path: Path) -> None:
     assert rows_of(path)[0]["kind"] == "meta"
 
 
+def test_a_new_file_has_its_header_before_any_row(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    book = journal(path)
+    book.start()
+    path.unlink()
+    book.reopen()
+    book.close()
+    assert [row["kind"] for row in rows_of(path)] == ["meta"]
+
+
 def test_a_rotation_that_fails_keeps_the_old_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "runs"
     book = journal(folder / "j.jsonl")
