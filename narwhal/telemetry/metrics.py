@@ -90,7 +90,9 @@ class RequestSeries:
         )
         self._tpot = Times("narwhal_tpot_seconds", "Mean time per output token.", bounds=TOKEN_BOUNDS)
         self._kv_wait = Times(
-            "narwhal_kv_wait_seconds", "KV handoff to its decode dispatch.", bounds=FIRST_BOUNDS
+            "narwhal_kv_wait_seconds",
+            "KV handoff taken to the first token of its decode.",
+            bounds=FIRST_BOUNDS,
         )
         self._tokens = Tally("narwhal_tokens", "Tokens of finished requests.", labels=("kind",))
         self._legs = Tally(
