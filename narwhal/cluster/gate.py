@@ -52,7 +52,7 @@ class LeasedGate:
         self._router_id = router_id
         self._lock = threading.Lock()
         self._grip: Grip | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: list[asyncio.Future[None]] = []
         self.sight = LeaseSight()
         """Swapped whole by the keeper."""
         self.shutting_down = False
@@ -121,7 +121,7 @@ class LeasedGate:
 
     def changed(self) -> None:
         """The sight or the grip changed: whoever waits for a decision looks again. Main loop only."""
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -177,11 +177,12 @@ class LeasedGate:
         until = now + timeout_s
         while self._undecided(now) and now < until:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.add(waiter)
+            self._waiters.append(waiter)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until - now):
                     await waiter
-            self._waiters.discard(waiter)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
             now = self._clock.now()
 
     def _undecided(self, now: float) -> bool:

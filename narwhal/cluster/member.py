@@ -61,7 +61,7 @@ class Member:
         self._resume = resume
         self._opening: tuple[str, asyncio.Task[None]] | None = None
         self._mirroring: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._failed: asyncio.Future[None] | None = None
         self._released = asyncio.Event()
 
@@ -106,13 +106,13 @@ class Member:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         """A task that raised is a bug or a refusal to start: `run` raises it."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
@@ -200,8 +200,8 @@ class Member:
 
     async def _farewell(self, *writes: Awaitable[Any]) -> None:
         tasks = [asyncio.ensure_future(write) for write in writes]
-        _, late = await asyncio.wait(tasks, timeout=FAREWELL_S)
-        await self._cancel(*late)
+        await asyncio.wait(tasks, timeout=FAREWELL_S)
+        await self._cancel(*(task for task in tasks if not task.done()))
         for task in tasks:
             with contextlib.suppress(StoreError, asyncio.CancelledError):
                 task.result()

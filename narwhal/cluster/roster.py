@@ -73,14 +73,14 @@ class Roster:
 
         Raises StoreError.
         """
-        entry = self.entry(now)
-        told = (entry.role, entry.ready_to_take)
+        told = (role_of(self._gate.state(now)).value, self.ready_to_take)
         if self._left or (now - self._refreshed_at < REFRESH_S and told == self._told):
             return
-        self._refreshed_at, self._told = now, told
         if not self._keeper.standing.may_compete:
             # The ID may still be another run's: it is not ours to announce.
             return
+        self._refreshed_at, self._told = now, told
+        entry = self.entry(now)
         await self._registry.announce(entry, timeout_s=CALL_S)
         self.routers = tuple(await self._registry.routers(timeout_s=CALL_S))
         self.read_at = now

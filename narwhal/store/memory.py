@@ -38,7 +38,8 @@ class MemoryServer:
         self._time_s = time_s
         self._offset_s = 0.0
         self._run = self._replid = 1
-        self._wakers: set[Callable[[], None]] = set()
+        # A dict keeps the order of asking: a simulation must run the same way every time.
+        self._wakers: dict[Callable[[], None], None] = {}
 
     @property
     def inc(self) -> str:
@@ -89,8 +90,8 @@ class MemoryServer:
 
     def on_change(self, waker: Callable[[], None]) -> Callable[[], None]:
         """Calls `waker` after each new log entry, restart and thaw, until the returned call."""
-        self._wakers.add(waker)
-        return lambda: self._wakers.discard(waker)
+        self._wakers[waker] = None
+        return lambda: self._wakers.pop(waker, None)
 
     def _wake(self) -> None:
         for waker in tuple(self._wakers):

@@ -25,7 +25,7 @@ from tests.simulation.network import Network
 from tests.simulation.routers import Host, SimRouter
 from tests.support.virtual_time import VirtualLoop
 
-QUIET_S = 25.0
+QUIET_S = 22.0
 """No new fault in the last part of a run: by its end the cluster must have healed."""
 
 
@@ -34,7 +34,7 @@ class Plan:
     """One run: `duration_s` virtual seconds with three routers; `faults` names what may happen."""
 
     seed: int
-    duration_s: float = 75.0
+    duration_s: float = 66.0
     faults: tuple[str, ...] = tuple(FAULTS)
     mixed_ttl: bool = True
 
@@ -63,7 +63,10 @@ class World:
         self.lines: list[str] = []
         self.owned_s = 0.0
         self.unexpected: list[str] = []
-        self.checkers = Checkers(lambda: self.lives, lambda: self.net.store.server.data)
+        self.latest: dict[str, SimRouter] = {}
+        self.checkers = Checkers(
+            lambda: self.lives, self.latest.values, data=lambda: self.net.store.server.data
+        )
         self.hosts = {name: self._host(name) for name in ("a", "b", "c")}
 
     def _host(self, name: str) -> Host:
@@ -83,12 +86,13 @@ class World:
     def spawn(self, name: str) -> SimRouter:
         router = SimRouter(self.hosts[name], self.net, life=len(self.lives), trace=self.trace)
         self.lives.append(router)
+        self.latest[name] = router
         router.start()
         return router
 
     def current(self) -> dict[str, SimRouter]:
         """The latest life of each host."""
-        return {router.host.name: router for router in self.lives}
+        return dict(self.latest)
 
     async def live(self) -> None:
         self.loop.on_step = self.checkers.after_event
@@ -99,9 +103,9 @@ class World:
         busy_until = self.plan.duration_s - QUIET_S
         next_fault = 8.0
         while self.loop.time() < self.plan.duration_s:
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.5)
             self.checkers.counters()
-            self.owned_s += 0.25 * any(router.admits() for router in self.lives)
+            self.owned_s += 0.5 * any(router.admits() for router in self.lives)
             if next_fault <= self.loop.time() < busy_until:
                 next_fault = self.loop.time() + self.rng.uniform(1.5, 9.0)
                 mischief.strike(self.rng.choice(self.plan.faults))
@@ -167,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.campaign", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds (default 300)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--duration", type=float, default=75.0, help="virtual seconds a seed (default 75)")
+    parser.add_argument("--duration", type=float, default=66.0, help="virtual seconds a seed (default 66)")
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only these faults")
     parser.add_argument("--trace", action="store_true", help="print the trace of each seed that fails")
     options = parser.parse_args(argv)

@@ -6,7 +6,7 @@ numbers are what the store accepted, counters are compared with what the simulat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -29,10 +29,17 @@ class Shadow:
 
 
 class Checkers:
-    """`routers` are all lives ever started, `data` the store's data now."""
+    """`routers` are all lives ever started, `living` the latest of each host, `data` the store's data."""
 
-    def __init__(self, routers: Callable[[], Sequence[SimRouter]], data: Callable[[], Data]) -> None:
+    def __init__(
+        self,
+        routers: Callable[[], Sequence[SimRouter]],
+        living: Callable[[], Collection[SimRouter]],
+        *,
+        data: Callable[[], Data],
+    ) -> None:
         self._routers = routers
+        self._living = living
         self._data = data
         self._admitting = ""
         self.opened: list[tuple[int, str]] = []
@@ -42,7 +49,7 @@ class Checkers:
     # --- I1, I2: after every event -----------------------------------------------------------------
 
     def after_event(self) -> None:
-        admitting = [router for router in self._routers() if router.admits()]
+        admitting = [router for router in self._living() if router.parts.gate.grip and router.admits()]
         if len(admitting) > 1:
             raise Violation(f"I1: {', '.join(router.run for router in admitting)} admit at the same time")
         if not admitting:

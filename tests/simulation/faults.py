@@ -178,7 +178,7 @@ def delete_lease(mischief: Mischief) -> None:
 @fault
 def evict(mischief: Mischief) -> None:
     """Lease, epoch and log are gone, the rest stays."""
-    data = mischief.store.server.data.copy()
+    data = mischief.store.server.data
     mischief.lose(Data(handoff=data.handoff, totals=data.totals))
 
 

@@ -7,7 +7,7 @@ import contextvars
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from narwhal.errors import StoreUnreachable
@@ -19,6 +19,20 @@ R = TypeVar("R")
 NOBODY = contextvars.Context()
 CALENDAR_S = 1_700_000_000.0
 SNAPSHOT_S = 0.25
+
+
+def copy_of(data: Data) -> Data:
+    """An independent copy; values inside records are never changed in place, so one level is enough."""
+    return replace(
+        data,
+        lease=dict(data.lease),
+        handoff=dict(data.handoff),
+        totals=dict(data.totals),
+        log=list(data.log),
+        claims=dict(data.claims),
+        routers=dict(data.routers),
+        entries=dict(data.entries),
+    )
 
 
 @dataclass(slots=True)
@@ -45,7 +59,7 @@ class Store:
 
     def remember(self, now: float) -> None:
         if not self.history or now - self.history[-1][0] >= SNAPSHOT_S:
-            self.history.append((now, self.server.data.copy()))
+            self.history.append((now, copy_of(self.server.data)))
 
     def as_of(self, time: float) -> Data:
         older = [data for at, data in self.history if at <= time]

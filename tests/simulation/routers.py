@@ -157,7 +157,7 @@ class SimRouter:
     async def _work(self) -> None:
         """Clients: each admitted request is counted where a client counts it, and in the totals."""
         while True:
-            await self.clock.sleep(self.rng.uniform(0.02, 0.12))
+            await self.clock.sleep(self.rng.uniform(0.05, 0.4))
             if not self.parts.gate.may_admit(self.clock.now()):
                 continue
             self.counted += 1
