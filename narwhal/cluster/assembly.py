@@ -49,7 +49,8 @@ class Stores:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the process lends. `draw`: a fresh 128-bit text; `jitter`: a number in [0, 1); `tell`: takes an
-    effect on the keeper's thread and brings it to `Member.take` on the main loop."""
+    effect on the keeper's thread and brings it to `Member.take` on the main loop. `election`: the lease
+    machine to run; tests that break a rule on purpose hand in theirs."""
 
     clock: Clock
     recorder: Recorder
@@ -57,6 +58,7 @@ class Surroundings:
     jitter: Callable[[], float]
     blocking: Blocking
     tell: Callable[[Effect | LeaseSight], None]
+    election: type[Election] = Election
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def assemble(
     )
     file = SavedFile(stores.checkpoint, boot_id=settings.identity.boot_id, clock=clock)
     election = ElectionSettings(meta.router_id, settings.timings, settings.prefer_standby)
-    machine = Election(election, file.remembered, now=clock.now())
+    machine = surroundings.election(election, file.remembered, now=clock.now())
     keeper = LeaseKeeper(machine, stores.lease, gate=gate, links=links)
     mirror = Mirror(stores.feed, stores.handoffs, clock=clock, on_entry=nudging(keeper))
     state = OwnState(owned.fleet, owned.totals, identity=settings.identity, clock=clock)

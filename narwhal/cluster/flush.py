@@ -7,6 +7,9 @@ asks once a second, so that a successor knows all runs even if the store then lo
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 from narwhal.clock import Clock
 from narwhal.errors import StoreError
 from narwhal.policy.totals import Totals
@@ -14,6 +17,7 @@ from narwhal.ports import HandoffStore
 
 FLUSH_S = 0.05
 LEARN_S = 1.0
+RETRY_S = 0.25
 TIMEOUT_S = 0.8
 
 
@@ -25,7 +29,8 @@ class TotalsFlusher:
         self._totals = totals
         self._clock = clock
         self._sent = -1
-        self._asked_at = clock.now()
+        self._counted = asyncio.Event()
+        totals.on_change = self._counted.set
         self.failures = 0
 
     @property
@@ -35,17 +40,21 @@ class TotalsFlusher:
 
     async def run(self) -> None:
         while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEARN_S):
+                    await self._counted.wait()
             await self._clock.sleep(FLUSH_S)
-            if self.behind or self._clock.now() - self._asked_at >= LEARN_S:
-                try:
-                    await self.flush()
-                except StoreError:
-                    self.failures += 1
+            try:
+                await self.flush()
+            except StoreError:
+                self.failures += 1
+                self._counted.set()
+                await self._clock.sleep(RETRY_S)
 
     async def flush(self) -> None:
         """One flush, whether or not anything changed. Raises StoreError."""
         version = self._totals.version
-        self._asked_at = self._clock.now()
+        self._counted.clear()
         runs = await self._handoffs.flush_totals(self._totals.vector(), timeout_s=TIMEOUT_S)
         self._sent = version
         self._totals.merge(runs)

@@ -30,6 +30,8 @@ from narwhal.ports import Recorder
 
 UPKEEP_S = 0.25
 CHECKPOINT_S = 1.0
+RELEASE_S = 6.0
+"""The keeper repeats a release for T; nobody waits much longer for it."""
 FAREWELL_S = 1.0
 """Snapshot and flush of a yield together; what is not done by then is skipped."""
 
@@ -60,6 +62,7 @@ class Member:
         self._max_age_s = max_age_s
         self._resume = resume
         self._opening: tuple[str, asyncio.Task[None]] | None = None
+        self._epoch = 0
         self._mirroring: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._failed: asyncio.Future[None] | None = None
@@ -131,17 +134,19 @@ class Member:
         crew = self._crew
         match told:
             case Granted(token):
+                self._epoch = told.epoch
                 crew.history.note("acquired", told.epoch)
                 self._opening = (token, self._spawn(self._open(told)))
             case Extended(reinstated=True):
                 self._spawn(self._republish())
             case Fenced(token, why):
                 self._end(token)
-                crew.history.note("fenced", crew.gate.epoch, reason=why)
+                self._released.set()
+                crew.history.note("fenced", self._epoch, reason=why)
                 self._spawn(self._save())
             case Released(token, confirmed):
                 self._end(token)
-                crew.history.note("released", crew.gate.epoch, reason="" if confirmed else "unconfirmed")
+                crew.history.note("released", self._epoch, reason="" if confirmed else "unconfirmed")
                 self._released.set()
             case Alarm(text):
                 crew.recorder.event("lease_alarm", {"text": text})
@@ -192,10 +197,12 @@ class Member:
         if self._opening is not None:
             self._opening[1].cancel()
         crew.keeper.drain(token)
-        await self._farewell(crew.publisher.snapshot(), crew.flusher.flush())
         self._released.clear()
+        await self._farewell(crew.publisher.snapshot(), crew.flusher.flush())
         crew.keeper.release(reason, successor=successor)
-        await self._released.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELEASE_S):
+                await self._released.wait()
         return True
 
     async def _farewell(self, *writes: Awaitable[Any]) -> None:

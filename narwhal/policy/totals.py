@@ -7,7 +7,7 @@ over runs; the run `base` holds what was folded in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 from narwhal.errors import InvariantViolation
@@ -25,17 +25,23 @@ class Totals:
         self._others: dict[str, Counters] = {}
         self.version = 0
         """Grows with every change of the own counters: a flusher compares it with what it sent."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change of the own counters; it must be quick."""
 
     def finished(self, outcome: Outcome) -> None:
         """Counts one request, once: its outcome and `offered` together."""
         self._own[outcome.value] += 1
         self._own["offered"] += 1
-        self.version += 1
+        self._changed()
 
     def missed_slo(self) -> None:
         """Counts one placement of which every candidate violated the SLO. It is no outcome."""
         self._own["unserved"] += 1
+        self._changed()
+
+    def _changed(self) -> None:
         self.version += 1
+        self.on_change()
 
     @property
     def own(self) -> Counters:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from narwhal.model.settings import LeaseTimings
+from narwhal.policy.election import Election
 from narwhal.store.memory import MemoryCheckpoint
 from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.faults import FAULTS, Mischief
@@ -37,6 +38,7 @@ class Plan:
     duration_s: float = 66.0
     faults: tuple[str, ...] = tuple(FAULTS)
     mixed_ttl: bool = True
+    election: type[Election] = Election
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class World:
             timings=replace(LeaseTimings(), ttl_s=ttl),
             checkpoint=MemoryCheckpoint(),
             prefer_standby=self.rng.random() < 0.2,
+            election=self.plan.election,
         )
 
     def trace(self, line: str) -> None:

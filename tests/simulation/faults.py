@@ -89,6 +89,13 @@ def hold(mischief: Mischief) -> None:
 
 
 @fault
+def stun(mischief: Mischief) -> None:
+    """Paused right after a send: the reply is read late."""
+    if victim := mischief.victim():
+        mischief.net.wire(victim.host.name).stun_s = mischief.rng.uniform(0.5, 8.0)
+
+
+@fault
 def crash(mischief: Mischief) -> None:
     if victim := mischief.victim():
         mischief.crash(victim)

@@ -45,6 +45,10 @@ class Wire:
     twice_until: float = 0.0
     hold_s: float = 0.0
     """The next request is held so long between the router's check and its send; the router is paused."""
+    stun_s: float = 0.0
+    """The next request goes out, and the router is paused right after; the reply waits for it."""
+    stun_lease: bool = False
+    """Only a request of the lease connection is meant."""
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ class Network:
         self.rng = rng
         self.store = Store(MemoryServer(lambda: CALENDAR_S + loop.time()))
         self.wires: dict[str, Wire] = {}
+        self.calm = False
+        """No packet is slower than usual."""
         self.on_applied: Callable[[str], None] = lambda router: None
 
     def wire(self, router: str) -> Wire:
@@ -81,7 +87,7 @@ class Network:
 
     def latency(self) -> float:
         chance = self.rng.random()
-        if chance < 0.97:
+        if self.calm or chance < 0.97:
             return self.rng.expovariate(1000.0)
         return self.rng.uniform(0.01, 0.3) if chance < 0.995 else self.rng.uniform(0.3, 2.5)
 
@@ -120,6 +126,10 @@ class SimLink:
             delay, wire.hold_s = delay + wire.hold_s, 0.0
             for strand in self._strands:
                 net.loop.pause(strand, now + delay - 0.0005)
+        elif wire.stun_s and (not wire.stun_lease or self._strand.name.endswith("keeper")):
+            stun_s, wire.stun_s = wire.stun_s, 0.0
+            for strand in self._strands:
+                net.loop.pause(strand, now + stun_s)
         elif wire.slow_until > now:
             delay += net.rng.uniform(0.5, 7.0)
         net.at(delay, self._arrive, operation, done)

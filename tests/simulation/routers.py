@@ -24,6 +24,7 @@ from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
 from narwhal.model.request import Outcome, RequestRow
 from narwhal.model.settings import LeaseTimings
+from narwhal.policy.election import Election
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.intents import Effect
 from narwhal.policy.totals import Totals
@@ -51,6 +52,7 @@ class Host:
     timings: LeaseTimings
     checkpoint: MemoryCheckpoint
     prefer_standby: bool = False
+    election: type[Election] = Election
 
 
 class Scribe:
@@ -130,6 +132,7 @@ class SimRouter:
             jitter=self.rng.random,
             blocking=_at_once,
             tell=self._tell,
+            election=self.host.election,
         )
         return assemble(settings, stores, owned=Owned(self.fleet, self.totals), surroundings=surroundings)
 
