@@ -20,7 +20,7 @@ class History:
         self._router_id = router_id
         self._clock = clock
         self._changes: deque[OwnershipChange] = deque(maxlen=KEPT)
-        self._seen: tuple[str, int] = ("", 0)
+        self._seen = LeaseSight()
 
     @property
     def changes(self) -> tuple[OwnershipChange, ...]:
@@ -33,10 +33,13 @@ class History:
         fields = {"change": kind, "epoch": epoch, "router_id": who, "reason": reason}
         self._recorder.event("ownership", fields)
 
-    def saw(self, sight: LeaseSight) -> None:
-        """The lease as peeked: another router's acquire or release is a change too."""
-        seen = (sight.record, sight.epoch)
-        before, self._seen = self._seen, seen
+    def saw(self, sight: LeaseSight) -> bool:
+        """The lease as peeked: another router's acquire is a change too. True: that router is alive, for
+        its seq has moved while we looked."""
+        before, self._seen = self._seen, sight
         other = sight.owner.router_id if sight.owner else ""
-        if seen != before and sight.record == "held" and other not in ("", self._router_id):
+        if sight.record != "held" or other in ("", self._router_id):
+            return False
+        if (before.record, before.epoch) != (sight.record, sight.epoch):
             self.note("acquired", sight.epoch, router_id=other)
+        return before.holder == sight.holder and before.seq < sight.seq

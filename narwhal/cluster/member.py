@@ -151,7 +151,7 @@ class Member:
             case Alarm(text):
                 crew.recorder.event("lease_alarm", {"text": text})
             case LeaseSight():
-                crew.history.saw(told)
+                crew.mirror.followed |= crew.history.saw(told)
             case _:
                 pass
         crew.gate.changed()

@@ -9,6 +9,7 @@ time does not make a standby forget.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from narwhal.clock import Clock
 from narwhal.errors import SavedStateError, StoreError
@@ -49,7 +50,9 @@ class Mirror:
         self.read_at: float | None = None
         """When log and document were last read to their end, also if there was nothing."""
         self.followed = False
-        """An owner's entry came while we were reading: what is held is a living owner's state."""
+        """We stood by a living owner, or were one: what is held is no older start's state."""
+        self._source = "mirror"
+        self._document_at: float | None = None
         self.problem = ""
         """Why the stored document cannot be used, "" if it can."""
 
@@ -57,20 +60,29 @@ class Mirror:
         """Seconds since the last complete read; None before the first."""
         return None if self.read_at is None else max(0.0, now - self.read_at)
 
+    def document_age_s(self, now: float) -> float | None:
+        """Seconds since the document was published, as observed here; None where nobody knows."""
+        return None if self._document_at is None else max(0.0, now - self._document_at)
+
     def saved(self, now: float) -> SavedState | None:
         if self.document is None:
             return None
-        return SavedState("mirror", self.document, self.applied, self.age_s(now))
+        return SavedState(self._source, self.document, self.applied, self.document_age_s(now))
 
     def adopt(self, document: HandoffDocument, applied: LogPosition) -> None:
         """A fenced owner's own last state is its mirror."""
-        self.document, self.applied = document, max(applied, self.applied)
-        self.read_at, self.followed, self._synced = self._clock.now(), True, False
+        now = self._clock.now()
+        self._hold(SavedState("mirror", document, max(applied, self.applied), 0.0), now)
+        self.read_at, self.followed, self._synced = now, True, False
 
     def preload(self, state: SavedState) -> None:
         """`--resume` while the store does not answer yet: the checkpoint is all there is."""
         if self.document is None:
-            self.document, self.applied = state.document, state.upto
+            self._hold(state, self._clock.now())
+
+    def _hold(self, state: SavedState, now: float) -> None:
+        self.document, self.applied, self._source = state.document, state.upto, state.source
+        self._document_at = None if state.age_s is None else now - state.age_s
 
     async def run(self) -> None:
         """Follows the log until cancelled; a store that does not answer is asked again."""
@@ -91,7 +103,6 @@ class Mirror:
         if batch.gap:
             await self._resync()
         else:
-            self.followed = self.followed or bool(batch.entries)
             await self._take(batch)
 
     async def _resync(self) -> None:
@@ -113,9 +124,9 @@ class Mirror:
         except SavedStateError as error:
             self.problem = str(error)
             return stored.upto
-        held = SavedState("mirror", self.document, self.applied, None) if self.document else None
+        held = self.saved(self._clock.now())
         if held is None or state.order >= held.order:
-            self.document, self.applied = state.document, stored.upto
+            self._hold(replace(state, source="mirror"), self._clock.now())
         return stored.upto
 
     async def _take(self, batch: FeedBatch) -> None:

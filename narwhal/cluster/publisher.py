@@ -148,15 +148,15 @@ class Publisher:
         now, pen, sight = self._ports.clock.now(), self._pen, self._gate.sight
         document = self.document()
         applied = LogPosition(pen.epoch, pen.n) if pen else self._mirror.applied
-        age_s = 0.0 if pen else self._mirror.age_s(now) or 0.0
+        age_s = 0.0 if pen else self._mirror.document_age_s(now)
         record = CheckpointRecord(
             document=to_fields(document) if document else {},
             seq=pen.seq if pen else 0,
             applied_n=applied.n,
             epoch_floor=max(sight.floor, self._gate.epoch),
             ttl_ms_max=sight.ttl_ms_max,
-            boot_id=self._state.identity.boot_id,
-            boottime_s=now - age_s,
+            boot_id=self._state.identity.boot_id if age_s is not None else "",
+            boottime_s=now - (age_s or 0.0),
         )
         await self._ports.blocking(lambda: self._ports.checkpoint.write(record))
 

@@ -16,7 +16,7 @@ from narwhal.errors import ConfigError, SavedStateError, StoreProtocolError, Sto
 from narwhal.model.handoff import CheckpointRecord, StoredHandoff
 from narwhal.model.leadership import Remembered
 from narwhal.policy.takeover import SavedState, from_checkpoint, from_store
-from narwhal.ports import Checkpoint, HandoffStore, Recorder, Registry
+from narwhal.ports import Checkpoint, HandoffStore, Recorder, Registry, RouterEntry
 
 R = TypeVar("R")
 
@@ -24,6 +24,8 @@ PAUSES_S = (0.25, 2.0)
 CALL_S = 0.8
 PREDECESSOR_S = 16.0
 """A dead router's entry lives 15 s after its last word."""
+SILENT_S = 6.0
+"""Three announcements missed."""
 POLL_S = 0.5
 
 
@@ -107,20 +109,31 @@ class StartChecks:
             self._ports.recorder.event("saved_state_left", {"error": str(problem)})
 
     async def _await_predecessor(self) -> None:
-        """An entry of our ID by another run: it ends (clean exit, or 15 s of silence), or the ID is taken."""
-        until = None
+        """An entry of our ID by another run: it ends (clean exit, or 15 s of silence), or the ID is taken.
+
+        Only what is said anew shows life: an entry may outlive its 15 s where Redis's clock was set back.
+        """
+        clock, first, heard, seen_ms = self._ports.clock, None, 0.0, -1
         while True:
-            routers = await self._asked(lambda: self._ports.registry.routers(timeout_s=CALL_S))
-            others = [one for one in routers if one.router_id == self._rules.router_id]
-            if all(one.run == self._rules.run for one in others):
+            entry = await self._predecessor()
+            if entry is None:
                 return
-            now = self._ports.clock.now()
-            until = now + PREDECESSOR_S if until is None else until
-            if now >= until:
+            now = clock.now()
+            first = now if first is None else first
+            if entry.seen_ms != seen_ms:
+                heard, seen_ms = now, entry.seen_ms
+            if now - first >= PREDECESSOR_S:
+                if now - heard >= SILENT_S:
+                    return
                 raise ConfigError(
                     f"router ID {self._rules.router_id} is taken: a live router of this cluster has it"
                 )
-            await self._ports.clock.sleep(POLL_S)
+            await clock.sleep(POLL_S)
+
+    async def _predecessor(self) -> RouterEntry | None:
+        routers = await self._asked(lambda: self._ports.registry.routers(timeout_s=CALL_S))
+        ours = (one for one in routers if one.router_id == self._rules.router_id)
+        return next((one for one in ours if one.run != self._rules.run), None)
 
     async def _asked(self, ask: Callable[[], Awaitable[R]]) -> R:
         pause, longest = PAUSES_S

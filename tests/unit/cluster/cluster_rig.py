@@ -1,0 +1,192 @@
+"""Routers' memberships over one in-memory server on virtual time, for unit tests of the cluster package."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from narwhal.cluster.assembly import MemberSettings, Membership, Owned, Stores, Surroundings, assemble
+from narwhal.cluster.state import Identity
+from narwhal.errors import StoreUnreachable
+from narwhal.model.engine import EngineSpec
+from narwhal.model.fleet_view import FleetState
+from narwhal.model.handoff import StoredHandoff
+from narwhal.model.lease import AppendReply, OwnerMeta, PublishReply
+from narwhal.model.request import Outcome, RequestRow
+from narwhal.model.settings import LeaseTimings
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.totals import Totals
+from narwhal.ports import AppendRequest, PublishRequest
+from narwhal.store.handoff import ScriptHandoffStore
+from narwhal.store.lease import ScriptLeaseStore
+from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner, MemoryServer
+from narwhal.store.registry import ScriptRegistry
+from tests.support.settings import fleet_config
+from tests.support.virtual_time import Strand, StrandClock, VirtualLoop
+
+R = TypeVar("R")
+ENGINES = (EngineSpec("e0", "http://e0"), EngineSpec("e1", "http://e1"))
+
+
+class StreakyFleet(Fleet):
+    """A fleet with failure streaks to tell, which only a delta carries at once."""
+
+    streaks: Mapping[str, Any] = {}
+
+    def export(self, now: float) -> FleetState:
+        return replace(super().export(now), streaks=self.streaks)
+
+
+class TroubledHandoffs(ScriptHandoffStore):
+    """The store with writes that fail on order. `mute`: they happen, but no answer comes."""
+
+    __slots__ = ("full", "mute")
+
+    def __init__(self, runner: MemoryRunner, cluster: str) -> None:
+        super().__init__(runner, cluster)
+        self.full = self.mute = False
+
+    async def publish(self, request: PublishRequest, *, timeout_s: float) -> PublishReply:
+        if self.full:
+            raise StoreUnreachable("OOM command not allowed")
+        return self._answer(await super().publish(request, timeout_s=timeout_s))
+
+    async def append(self, request: AppendRequest, *, timeout_s: float) -> AppendReply:
+        return self._answer(await super().append(request, timeout_s=timeout_s))
+
+    def _answer(self, reply: R) -> R:
+        if self.mute:
+            raise StoreUnreachable("no answer")
+        return reply
+
+
+@dataclass
+class Book:
+    """The Recorder port: keeps the events."""
+
+    events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def request(self, row: RequestRow, outcome: Outcome) -> None:
+        """No requests here."""
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        self.events.append((kind, fields))
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+
+@dataclass(frozen=True)
+class Router:
+    """One membership and everything it was made of."""
+
+    parts: Membership
+    fleet: StreakyFleet
+    totals: Totals
+    handoffs: TroubledHandoffs
+    checkpoint: MemoryCheckpoint
+    book: Book
+    main: Strand
+    keeper: Strand
+
+    def start(self) -> None:
+        self.keeper.spawn(self.parts.keeper.run())
+        self.main.spawn(self.parts.member.run())
+
+    def kill(self) -> None:
+        self.main.dead = self.keeper.dead = True
+
+    @property
+    def owns(self) -> bool:
+        return self.parts.gate.may_admit(self.parts.gate._clock.now())
+
+
+class Scene:
+    """One server and its routers. Use it inside `play`."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.clock = StrandClock(loop)
+        self.server = MemoryServer(lambda: 1_700_000_000.0 + loop.time())
+        self.routers: list[Router] = []
+        self._numbers = itertools.count(1)
+
+    def router(self, name: str, **changes: Any) -> Router:
+        """A router that is not started yet. `changes` are of MemberSettings, and `engines`, `checkpoint`."""
+        run = f"{name}-{next(self._numbers)}"
+        engines = changes.pop("engines", ENGINES)
+        checkpoint = changes.pop("checkpoint", None) or MemoryCheckpoint()
+        fleet, totals = StreakyFleet(fleet_config(*engines), {}), Totals(run)
+        runner = MemoryRunner(self.server)
+        handoffs = TroubledHandoffs(runner, "c")
+        main, keeper, book = Strand(f"{run}/main"), Strand(f"{run}/keeper"), Book()
+        stores = Stores(
+            lease=ScriptLeaseStore(runner, "c"),
+            handoffs=handoffs,
+            feed=MemoryFeed(self.server),
+            registry=ScriptRegistry(runner, "c"),
+            checkpoint=checkpoint,
+        )
+        settings = MemberSettings(
+            cluster="c",
+            meta=OwnerMeta(name, f"http://{name}", version="1"),
+            identity=Identity(name, run, "tiny", tuple(spec.iid for spec in engines), boot_id="boot"),
+            timings=LeaseTimings(),
+        )
+        surroundings = Surroundings(
+            clock=self.clock,
+            recorder=book,
+            draw=lambda: f"{run}-{next(self._numbers):08}",
+            jitter=lambda: 0.0,
+            blocking=at_once,
+            tell=lambda told: self.loop.call_soon(parts.member.take, told, context=main.context()),
+        )
+        parts = assemble(
+            replace(settings, **changes), stores, owned=Owned(fleet, totals), surroundings=surroundings
+        )
+        router = Router(parts, fleet, totals, handoffs, checkpoint, book, main=main, keeper=keeper)
+        self.routers.append(router)
+        return router
+
+    async def until(self, holds: Callable[[], bool], *, limit_s: float = 60.0) -> None:
+        """Waits for a condition; fails after `limit_s` virtual seconds."""
+        end = self.loop.time() + limit_s
+        while True:
+            if holds():
+                return
+            assert self.loop.time() < end, "it never came to pass"
+            await self.clock.sleep(0.01)
+
+    async def owner(self, name: str = "r0", **changes: Any) -> Router:
+        """A started router that has become the owner."""
+        router = self.router(name, **changes)
+        router.start()
+        await self.until(lambda: router.owns)
+        return router
+
+    async def stored(self) -> StoredHandoff:
+        handoff = await ScriptHandoffStore(MemoryRunner(self.server), "c").load(timeout_s=1.0)
+        assert handoff is not None
+        return handoff
+
+
+async def at_once(call: Callable[[], None]) -> None:
+    call()
+
+
+def play(script: Callable[[Scene], Awaitable[None]]) -> None:
+    """Runs a script on virtual time and buries its routers."""
+    loop = VirtualLoop()
+    scene = Scene(loop)
+
+    async def whole() -> None:
+        await script(scene)
+
+    work: Coroutine[Any, Any, None] = whole()
+    try:
+        loop.run(work)
+    finally:
+        loop.bury([strand for router in scene.routers for strand in (router.main, router.keeper)])
+        loop.close()
