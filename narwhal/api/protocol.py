@@ -20,7 +20,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from narwhal.api.client_stream import EXTENSION, TransportStream
 
 HEAD_LIMIT = 65536
-HEAD_TIMEOUT_S = 10.0
+LINGER_S = 2.0
+"""How long bytes of a refused connection are read and dropped, so that the client sees why."""
 _HELD_LIMIT = 65536
 
 
@@ -31,6 +32,8 @@ class _HeadTooLarge(Exception):
 class RouterProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http=RouterProtocol`. Written against uvicorn 0.54; see test_protocol.py."""
 
+    HEAD_TIMEOUT_S = 10.0
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._streams: deque[TransportStream] = deque()
@@ -39,6 +42,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._too_large = False
+        self._refused = False
 
     # --- asyncio ---
 
@@ -46,15 +50,21 @@ class RouterProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._watch_head()
 
+    def eof_received(self) -> None:
+        """A client that sends no more is taken as gone: its legs end now, not when a write fails."""
+        if self._streams:
+            self._lose_streams()
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         self._held.clear()
         super().connection_lost(exc)
-        streams, self._streams = self._streams, deque()
-        for stream in streams:
-            stream.on_lost()
+        self._lose_streams()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         if self._held or self._answering():
             self._hold(data)
             return
@@ -121,6 +131,11 @@ class RouterProtocol(HttpToolsProtocol):
         else:
             self._answer(400, msg)
 
+    def _lose_streams(self) -> None:
+        streams, self._streams = self._streams, deque()
+        for stream in streams:
+            stream.on_lost()
+
     # --- pipelined requests ---
 
     def _answering(self) -> bool:
@@ -147,7 +162,7 @@ class RouterProtocol(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _watch_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_slow_head)
+        self._head_timer = self.loop.call_later(self.HEAD_TIMEOUT_S, self._close_slow_head)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -170,6 +185,11 @@ class RouterProtocol(HttpToolsProtocol):
         head += [b"%b: %b\r\n" % field for field in self.server_state.default_headers]
         head.append(b"content-length: %d\r\n\r\n" % len(body))
         self.transport.write(b"".join(head) + body)
-        self.transport.close()
-        for stream in self._streams:
-            stream.on_lost()
+        self._refused = True
+        self._lose_streams()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Closing on a client that still sends would reset the connection under the answer."""
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.abort)
