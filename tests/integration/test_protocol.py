@@ -1,4 +1,4 @@
-"""api/protocol.py and api/client_stream.py over real sockets: framing, keep-alive, limits, leaving clients."""
+"""api/protocol.py and api/client_stream.py over real sockets: framing, limits, clients that leave."""
 
 from __future__ import annotations
 
