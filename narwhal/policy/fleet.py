@@ -23,11 +23,10 @@ from narwhal.model.handoff import HandoffDocument
 from narwhal.model.placement import Demand, Reservation, Resident
 from narwhal.model.settings import FleetConfig
 from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
-from narwhal.policy.placement import Pick, pick_decode, pick_prefill
+from narwhal.policy.placement import Pick, least_prefill_work, pick_decode, pick_prefill
 
 _NOBODY: frozenset[str] = frozenset()
 _ROLE_OF = {Leg.PREFILL: Role.PREFILL, Leg.DECODE: Role.DECODE}
-_least_prefill = attrgetter("prefill_work", "prefills", "last_chosen", "iid")
 
 
 class Fleet:
@@ -87,7 +86,7 @@ class Fleet:
     def sizer(self, now: float) -> str | None:
         """The engine to ask for a token count: the prefill candidate with least resident work."""
         candidates = self._candidates[Leg.PREFILL]
-        return min(candidates, key=_least_prefill).iid if candidates else None
+        return least_prefill_work(candidates).iid if candidates else None
 
     # --- select and reserve ----------------------------------------------------------------------
 
@@ -193,4 +192,4 @@ def _without(candidates: tuple[EngineLoad, ...], avoid: Set[str]) -> tuple[Engin
     """The candidates less the ones to avoid, or all of them when no other is left."""
     if not avoid:
         return candidates
-    return tuple(load for load in candidates if load.iid not in avoid) or candidates
+    return tuple([load for load in candidates if load.iid not in avoid]) or candidates

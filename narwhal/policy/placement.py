@@ -47,6 +47,12 @@ def pick_decode(loads: Sequence[EngineLoad], kv_tokens: int, *, limit: float) ->
     return _cheapest(loads, [(e.kv_tokens + kv_tokens) / e.room for e in loads], limit=limit)
 
 
+def least_prefill_work(loads: Sequence[EngineLoad]) -> EngineLoad:
+    """The engine with the least resident prefill work; among equals the least recently chosen."""
+    lowest = min([e.prefill_work for e in loads])
+    return min([e for e in loads if e.prefill_work <= lowest], key=_last_chosen)
+
+
 def _prefill_costs(loads: Sequence[EngineLoad], tokens: int) -> list[float]:
     # EngineLoad.prefill_seconds written out, as above.
     return [e.prefill_work + (e.a * tokens + e.b) * tokens + e.c for e in loads]

@@ -93,6 +93,9 @@ async def until_settled(rig: Rig, stands: Sequence[Stand]) -> None:
     rig.fleet.check_invariants()
     rig.totals.check_invariants()
     assert rig.totals.own.offered == len(rig.recorder.rows)
+    for outcome, count in rig.recorder.counts.items():
+        assert getattr(rig.totals.own, outcome.value) == count
+    assert all(row.terminal == outcome.value for row, outcome in rig.recorder.rows)
 
 
 # --- both legs -----------------------------------------------------------------------------------
