@@ -29,11 +29,11 @@ class Ending:
 class Frames:
     """Event payloads (the JSON after `data: `) of one stream."""
 
-    __slots__ = ("_created", "_head", "_id", "_model", "_request")
+    __slots__ = ("_head", "_offset", "_request")
 
     def __init__(self, request: GenerateRequest, *, id: str, model: str, created: int) -> None:
         self._request = request
-        self._id, self._model, self._created = id, model, created
+        self._offset = 0
         kind = "chat.completion.chunk" if request.chat else "text_completion"
         start = {"id": id, "object": kind, "created": created, "model": model}
         self._head = orjson.dumps(start)[:-1]
@@ -51,7 +51,7 @@ class Frames:
         """The event of one token; `ending` on the last one."""
         request = self._request
         ids = b"[%d]" % piece.id if request.return_token_ids else b"null"
-        logprobs = _logprobs_json(request, piece) if request.logprobs else b"null"
+        logprobs = self._logprobs(piece) if request.logprobs else b"null"
         finish = b"null" if ending is None else b'"%b"' % ending.finish_reason.encode()
         stop = b"null" if ending is None else orjson.dumps(ending.stop_reason)
         if request.chat:
@@ -79,6 +79,11 @@ class Frames:
         """The usage-only event."""
         usage = orjson.dumps(usage_document(self._request.prompt.count, tokens))
         return self._head + b',"choices":[],"usage":%b}' % usage
+
+    def _logprobs(self, piece: Piece) -> bytes:
+        document = _logprobs(self._request, (piece,), offset=self._offset)
+        self._offset += len(piece.text)
+        return orjson.dumps(document)
 
     def _prompt_ids(self) -> bytes:
         return orjson.dumps(self._request.prompt.ids()) if self._request.return_token_ids else b"null"
@@ -162,7 +167,8 @@ def _merged(whole: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any
     return {key: str(whole.get(key) or "") + str(delta.get(key) or "") for key in ("name", "arguments")}
 
 
-def _logprobs(request: GenerateRequest, pieces: Sequence[Piece]) -> dict[str, Any]:
+def _logprobs(request: GenerateRequest, pieces: Sequence[Piece], *, offset: int = 0) -> dict[str, Any]:
+    """`offset`: characters of the answer before these pieces."""
     texts = [piece.text for piece in pieces]
     if request.chat:
         rows = [
@@ -171,15 +177,11 @@ def _logprobs(request: GenerateRequest, pieces: Sequence[Piece]) -> dict[str, An
         ]
         return {"content": rows}
     return {
-        "text_offset": [sum(map(len, texts[:index])) for index in range(len(texts))],
+        "text_offset": [offset + sum(map(len, texts[:index])) for index in range(len(texts))],
         "token_logprobs": [_LOGPROB] * len(texts),
         "tokens": texts,
         "top_logprobs": [{text: _LOGPROB} for text in texts],
     }
-
-
-def _logprobs_json(request: GenerateRequest, piece: Piece) -> bytes:
-    return orjson.dumps(_logprobs(request, (piece,)))
 
 
 def line_ends(event: bytes, end: bytes) -> bytes:

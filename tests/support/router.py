@@ -94,6 +94,17 @@ class Router:
         (count,) = [line.split()[1] for line in self.process.lines[said:] if line.startswith("tasks ")]
         return int(count)
 
+    def journalled(self, rid: str) -> dict[str, Any]:
+        """The journal row of one request, by the `x-request-id` that its client saw."""
+        rows: list[dict[str, Any]] = []
+
+        def written() -> bool:
+            rows[:] = [row for row in self.journal() if row.get("rid") == rid]
+            return bool(rows)
+
+        eventually(written, what=f"journal row of {rid}")
+        return rows[0]
+
     def journal(self) -> list[dict[str, Any]]:
         """The rows of its journal, the header row first."""
         lines = (self.folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
