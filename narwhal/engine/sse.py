@@ -20,11 +20,13 @@ _OVERLAP = 3
 class SseSplitter:
     """Cuts one stream into events; holds the incomplete tail, at most `limit` bytes of it."""
 
-    __slots__ = ("_limit", "_tail")
+    __slots__ = ("_any_ends", "_limit", "_tail")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._tail = bytearray()
+        self._any_ends = False
+        """The tail has a CR: its blank lines are not only LF LF."""
 
     @property
     def held(self) -> int:
@@ -36,9 +38,9 @@ class SseSplitter:
 
         Joined with what `flush` returns they are the stream. Raises StreamBroken(kind="too_large").
         """
-        if not self._tail and b"\r" not in data:
-            return self._split_lf(data)
-        return self._split_any(data)
+        if self._any_ends or b"\r" in data:
+            return self._split_any(data)
+        return self._split_held_lf(data) if self._tail else self._split_lf(data)
 
     def flush(self) -> list[bytes]:
         """At the end of the stream: the last event if it waited for the LF of a CRLF, else nothing."""
@@ -56,6 +58,19 @@ class SseSplitter:
             self._hold(data[start:])
         return events
 
+    def _split_held_lf(self, data: bytes) -> list[bytes]:
+        tail = self._tail
+        scan = len(tail) - 1
+        tail += data
+        events = []
+        start = 0
+        while (at := tail.find(b"\n\n", scan)) >= 0:
+            scan = at + 2
+            events.append(bytes(tail[start:scan]))
+            start = scan
+        self._keep(start)
+        return events
+
     def _split_any(self, data: bytes) -> list[bytes]:
         tail = self._tail
         scan = max(0, len(tail) - _OVERLAP)
@@ -68,14 +83,19 @@ class SseSplitter:
             scan = match.end()
             events.append(bytes(tail[start:scan]))
             start = scan
-        if start:
-            del tail[:start]
-        self._check(len(tail))
+        self._keep(start)
+        self._any_ends = b"\r" in self._tail
         return events
 
     def _may_go_on(self, match: re.Match[bytes], end: int) -> bool:
         """A CR that ends the read may be half of a CRLF; streams of lone CRs are not kept waiting."""
         return match.end() == end and match.group().endswith(b"\r") and match.group(1) != b"\r"
+
+    def _keep(self, start: int) -> None:
+        """Only what comes after the whole events of the tail; a long tail is not copied for that."""
+        if start:
+            del self._tail[:start]
+        self._check(len(self._tail))
 
     def _hold(self, rest: bytes) -> None:
         self._check(len(rest))

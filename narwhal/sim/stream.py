@@ -74,7 +74,7 @@ def _framing(faults: Mapping[str, Fault]) -> Callable[[bytes], bytes]:
     end = b"\r\n" if "crlf" in faults else b"\r" if "cr" in faults else b"\n"
     lines = over_several_lines if "multi_line" in faults else line_ends
     if "comments" in faults:
-        return lambda event: b": ping" + end + end + lines(event, end) + end
+        return lambda event: b": ping" + end + end + end + lines(event, end)
     if lines is line_ends and end == b"\n":
         return _plain
     return lambda event: lines(event, end)
