@@ -19,6 +19,7 @@ class Viewer(asyncio.Protocol):
         self._request = request
         self._transport: asyncio.Transport | None = None
         self.received = bytearray()
+        self.begun = asyncio.get_running_loop().create_future()
         self.over = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -27,12 +28,15 @@ class Viewer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += data
+        if not self.begun.done():
+            self.begun.set_result(None)
         if self.received.endswith(_END):
             self.leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.over.done():
-            self.over.set_result(None)
+        for future in (self.begun, self.over):
+            if not future.done():
+                future.set_result(None)
 
     def leave(self) -> None:
         """Close at once, whatever has come."""
