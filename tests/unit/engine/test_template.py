@@ -86,7 +86,7 @@ def test_special_events_and_other_framing_are_not_proved() -> None:
 
 
 @given(st.text(max_size=40), st.sampled_from([None, "stop", "abort"]))
-def test_whatever_is_proved_is_plain(text: str, reason: str | None) -> None:
+def test_whatever_is_proved_is_plain_output(text: str, reason: str | None) -> None:
     template = learned()
     data = event(text, reason)
     if proves(template, chunk(data)):
