@@ -161,8 +161,8 @@ class Member:
         saved = Saved(crew.mirror, crew.start.file.record, self._max_age_s, self._resume)
         ready = await crew.takeover.prepare(granted, saved)
         if ready and crew.gate.open(token):
-            await self._cancel(self._mirroring)
             crew.keeper.opened(token)
+            await self._cancel(self._mirroring)
             crew.recorder.event("ownership", {"change": "opened", "epoch": granted.epoch})
         elif crew.gate.alive(token):
             crew.keeper.fence(token, "the first fenced write did not succeed")

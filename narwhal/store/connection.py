@@ -8,9 +8,10 @@ leftover reply must never be read as the next one's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -94,7 +95,8 @@ class RedisConnection:
 
     async def _talk(self, what: str, talk: Callable[[AbstractConnection], Awaitable[R]]) -> R:
         try:
-            return await talk(await self._connected())
+            with _heeding_cancellation():
+                return await talk(await self._connected())
         except driver.ResponseError as error:
             if kind_of(error) in ELSEWHERE:
                 await self._drop()
@@ -152,6 +154,20 @@ class RedisConnection:
         await self._drop()
         if self._names is not None:
             await self._names.aclose()
+
+
+@contextlib.contextmanager
+def _heeding_cancellation() -> Iterator[None]:
+    """Raises the cancellation that came inside the block and was lost there.
+
+    redis-py waits with `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that arrives
+    together with the result: a cancelled task would go on, and a deadline would pass unnoticed.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task else 0
+    yield
+    if task and task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 def _settings(address: StoreAddress, login: Login) -> dict[str, Any]:

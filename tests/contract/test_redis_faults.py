@@ -462,3 +462,20 @@ def test_a_redis_cluster_is_refused(server, tmp_path):
     with running(server.kind, tmp_path / "cluster", cluster_enabled="yes") as own:
         with pytest.raises(StoreProtocolError, match="Redis Cluster is not supported"):
             advice(own)
+
+
+async def test_a_cancelled_call_never_returns_whenever_the_cancellation_comes(empty):
+    """redis-py waits with asyncio.wait_for, which on Python 3.11 may lose a cancellation."""
+    connection = RedisConnection(empty.address)
+    try:
+        await connection.command("PING", timeout_s=S)
+        for turns in range(40):
+            call = asyncio.create_task(connection.command("PING", timeout_s=S))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asked = call.cancel()
+            await asyncio.wait({call})
+            assert call.cancelled() == asked, f"cancelled after {turns} turns"
+        assert await connection.command("PING", timeout_s=S) == b"PONG"
+    finally:
+        await connection.aclose()
