@@ -6,8 +6,10 @@ ports are fixed.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -96,7 +98,13 @@ class Compose:
         command = [self.replaced(service, word) for word in service.command]
         with (self._folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), cwd=self._folder
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(),
+                cwd=self._folder,
+                preexec_fn=end_with_parent,
             )
 
     def wait_healthy(self, name: str) -> None:
@@ -130,6 +138,11 @@ class Compose:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def end_with_parent() -> None:
+    """In the child: SIGKILL when the driver ends in any way, also when it is killed itself."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def environment() -> dict[str, str]:
