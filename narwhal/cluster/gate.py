@@ -16,8 +16,9 @@ from narwhal.clock import Clock
 from narwhal.model.control import RouterRole, RouterState, role_of
 from narwhal.model.leadership import LeaseSight
 
-HANDOVER_HOLD_S = 0.5
-"""How long new requests wait at a handover until it is decided who owns."""
+HANDOVER_S = 2.0
+"""How long a handover is believed to be under way. How long *one request* waits for its end is its caller's
+limit (500 ms): bounding the handover by that would let late requests burn their retries in a moment."""
 
 STANDBY = "standby"
 STORE_UNAVAILABLE = "lease store unavailable"
@@ -186,12 +187,14 @@ class LeasedGate:
             now = self._clock.now()
 
     def _undecided(self, now: float) -> bool:
-        """A handover is on, began at most 500 ms ago, and nobody is known to own."""
+        """A handover is on, began at most 2 s ago, and nobody is known to own; or it ends here any moment."""
         if self.may_admit(now):
             return False
+        if self.sight.state is RouterState.RESTORING:
+            return self.state(now) is RouterState.RESTORING
         began = self.yielded_at if self.yielded_at is not None else self.sight.released_at
-        if began is None or now - began >= HANDOVER_HOLD_S:
+        if began is None or now - began >= HANDOVER_S:
             return False
         grip = self._grip
         own = grip is not None and grip.epoch == self.sight.epoch
-        return self.sight.record != "held" or own or self.sight.state is RouterState.RESTORING
+        return self.sight.record != "held" or own

@@ -161,10 +161,25 @@ def test_a_yielding_router_holds_requests_until_another_owns(gate: LeasedGate) -
     assert asyncio.run(scene())
 
 
-def test_the_hold_ends_500_ms_after_the_sight_of_the_release(gate: LeasedGate, clock: HandClock) -> None:
+def test_a_handover_that_nobody_ends_holds_no_request_after_2_s(gate: LeasedGate, clock: HandClock) -> None:
     gate.sight = replace(gate.sight, record="released", released_at=0.0)
-    clock.at = 0.5
+    clock.at = 2.0
     asyncio.run(asyncio.wait_for(gate.decided(30.0), 5))
+
+
+def test_a_router_that_restores_holds_requests_without_having_seen_a_release(gate: LeasedGate) -> None:
+    gate.grant("t", 7, valid_until=10.0)
+    gate.sight = replace(gate.sight, record="held", epoch=7, released_at=None, state=RouterState.RESTORING)
+
+    async def scene() -> bool:
+        waiting = asyncio.create_task(gate.decided(30.0))
+        await asyncio.sleep(0)
+        held = not waiting.done()
+        assert gate.open("t")
+        await waiting
+        return held and gate.may_admit(0.0)
+
+    assert asyncio.run(scene())
 
 
 def test_local_control_admits_until_shutdown() -> None:
