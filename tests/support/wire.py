@@ -111,6 +111,15 @@ class Wire:
     async def answer(self) -> Answer:
         return await self.rest(await self.head())
 
+    async def everything_until(self, end: bytes) -> bytes:
+        """What comes, up to and with these bytes."""
+        data = bytearray()
+        while not data.endswith(end):
+            more = await self._reader.read(1 << 20)
+            assert more, "closed before that"
+            data += more
+        return bytes(data)
+
     async def everything(self) -> bytes:
         """What comes until the other side closes."""
         data = b""
