@@ -128,8 +128,14 @@ class TransportStream:
         else:
             self._on_pause()
 
+    def detach(self) -> None:
+        """Takes the stream out of the scope: scope, stream and cycle would hold each other for the
+        garbage collector, some sixty objects a request."""
+        self._cycle.scope["extensions"] = {}
+
     def on_lost(self) -> None:
         """The connection has gone. After `finish` nobody is told."""
+        self.detach()
         self._open = False
         self._cycle.disconnected = True
         self._cycle.message_event.set()

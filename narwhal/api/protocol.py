@@ -117,7 +117,7 @@ class RouterProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if self._streams:
-            self._streams.popleft()
+            self._streams.popleft().detach()
         super().on_response_complete()
         if self._held:
             self.loop.call_soon(self._go_on)

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from narwhal.api.app import build_app
 from narwhal.api.inbound import BodyLimits
-from narwhal.api.inference import DataViews, data_routes
+from narwhal.api.inference import DataFirst, DataViews, data_routes
 from narwhal.api.operator import OperatorViews
 from narwhal.clock import Clock
 from narwhal.cluster.assembly import Owned
@@ -177,7 +177,7 @@ class Router:
             retry=RetryPolicy(ONE_ATTEMPT),
         )
 
-    def _made_app(self, gate: ControlGate) -> Starlette:
+    def _made_app(self, gate: ControlGate) -> ASGIApp:
         setting, views = self._setting, self.views
         clock = setting.clock
         data = DataViews(
@@ -195,7 +195,7 @@ class Router:
             handoff=self.control.handoff,
             metrics=setting.metrics.render,
         )
-        return build_app(data_routes(data), operator)
+        return DataFirst(data, build_app(data_routes(data), operator))
 
     # --- what the views read ---------------------------------------------------------------------
 

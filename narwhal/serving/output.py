@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from narwhal.clock import Clock
@@ -9,6 +10,7 @@ from narwhal.model.request import RequestRow
 from narwhal.ports import StreamSink
 from narwhal.serving.assemble import AssemblePlan, Assembler
 from narwhal.serving.job import Job
+from narwhal.serving.ledger import Entry
 from narwhal.serving.relay import LegTally, Relay, RelayPlan
 
 SSE = "text/event-stream; charset=utf-8"
@@ -36,18 +38,17 @@ class StreamedOutput:
             ("cache-control", "no-cache"),
             ("x-request-id", job.request.rid),
         )
-        plan = RelayPlan(headers, job.request.include_usage, self._first_output)
-        self.sink = Relay(job.stream, plan, clock=clock)
+        # Not a method of ours: sink and output would hold each other, one garbage cycle a request.
+        note = partial(_note_first_byte, job.entry, clock)
+        self.sink = Relay(job.stream, RelayPlan(headers, job.request.include_usage, note), clock=clock)
         self.tally = self.sink.tally
-        self._job = job
-        self._clock = clock
-
-    def _first_output(self) -> None:
-        entry = self._job.entry
-        entry.row.first_byte_s = self._clock.now() - entry.began
 
     def complete(self) -> None:
         """Everything has left with its read."""
+
+
+def _note_first_byte(entry: Entry, clock: Clock) -> None:
+    entry.row.first_byte_s = clock.now() - entry.began
 
 
 class WholeOutput:
@@ -63,7 +64,7 @@ class WholeOutput:
     def complete(self) -> None:
         """Raises StreamBroken when the document is over the limit."""
         job, body = self._job, self.sink.body()
-        job.entry.row.first_byte_s = self._clock.now() - job.entry.began
+        _note_first_byte(job.entry, self._clock)
         headers = (
             ("content-type", "application/json"),
             ("content-length", str(len(body))),

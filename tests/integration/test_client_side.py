@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -272,3 +273,26 @@ async def test_a_request_past_prefill_dispatch_runs_to_its_end():
         await until_settled(rig, stands)
     assert response.status_code == 200
     assert events(response.text)[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_leaves_nothing_to_the_garbage_collector(stream):
+    async with fleet() as (rig, stands):
+        body = {**PROMPT, "stream": stream}
+        await rig.http.post(COMPLETIONS, json=body)
+        await until_settled(rig, stands)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                await rig.http.post(COMPLETIONS, json=body)
+            await until_settled(rig, stands)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            modules = {type(left).__module__ for left in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    ours = ("narwhal", "uvicorn", "starlette")
+    assert {module for module in modules if module.startswith(ours)} == set()
