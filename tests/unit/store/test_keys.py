@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,16 @@ def test_every_key_carries_the_one_hash_tag():
 def test_there_is_a_file_a_model_and_a_key_list_for_each_script():
     files = {path.stem for path in lua_directory().glob("*.lua")}
     assert files == set(SCRIPT_KEYS) == set(SCRIPTS)
+
+
+def test_the_documentation_tells_every_key():
+    text = (Path(__file__).parents[3] / "docs" / "redis.md").read_text(encoding="utf-8")
+    told = {
+        line.split("`")[1]
+        for line in text.splitlines()
+        if re.match(r"\| `[^`]+` \| (hash|string|zset|stream) ", line)
+    }
+    assert told == {name.removesuffix("...") for names in SCRIPT_KEYS.values() for name in names}
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPT_KEYS))
