@@ -37,6 +37,10 @@ class Counters:
     invalid_requests: int = 0
     offered: int = 0
 
+    def fields(self) -> dict[str, int]:
+        """Name to count; cheaper than `dataclasses.asdict`, and done every 50 ms."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 class Api(StrEnum):
     """The two generating routes; the value is the path, the same here and at the engine."""

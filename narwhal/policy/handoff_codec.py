@@ -7,7 +7,6 @@ Top-level fields that this version does not know are carried in `extra`, values 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -35,7 +34,7 @@ def to_fields(document: HandoffDocument) -> dict[str, Any]:
         "roles": {iid: str(role) for iid, role in document.roles.items()},
         "ejected": list(document.ejected),
         "inference_sources": {iid: list(names) for iid, names in document.inference_sources.items()},
-        "counters": asdict(document.counters),
+        "counters": document.counters.fields(),
         "lifecycle": dict(document.lifecycle),
         "demand_risk": document.demand_risk,
         "holds": dict(document.holds),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 import msgpack
 import orjson
@@ -58,7 +57,7 @@ class ScriptHandoffStore:
         return [log_entry(words[at : at + 3]) for at in range(0, len(words), 3)]
 
     async def flush_totals(self, runs: Mapping[str, Counters], *, timeout_s: float) -> Mapping[str, Counters]:
-        args = [word for run, counters in runs.items() for word in (run, orjson.dumps(asdict(counters)))]
+        args = [word for run, counters in runs.items() for word in (run, orjson.dumps(counters.fields()))]
         reply = await self._runner.run(
             "totals_flush", self._keys.of("totals_flush"), args=args, timeout_s=timeout_s
         )
