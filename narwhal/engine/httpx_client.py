@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import httpx
@@ -66,6 +66,7 @@ class HttpxClient:
                 content=call.body,
                 headers=self._headers(call),
                 timeout=timeout,
+                extensions={"trace": _permit_of(call)},
             ) as answer:
                 yield answer
         except httpx.HTTPError as error:
@@ -88,6 +89,16 @@ class HttpxClient:
             if len(body) > self._limit:
                 raise StreamBroken(f"answer over {self._limit} bytes", iid=iid, kind="too_large")
         return EngineReply(answer.status_code, dict(answer.headers), bytes(body))
+
+
+def _permit_of(call: EngineCall) -> Callable[[str, object], Awaitable[None]]:
+    """httpcore tells its steps: the one before the head leaves is where the permit is asked."""
+
+    async def trace(step: str, info: object) -> None:
+        if call.permit is not None and step == "http11.send_request_headers.started":
+            call.permit()
+
+    return trace
 
 
 class _Leg:

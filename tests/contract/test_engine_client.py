@@ -298,6 +298,56 @@ def test_a_full_pool_is_our_own_fault_and_frees_again(kind: Kind) -> None:
     serve(kind, silent, scenario)
 
 
+class No(Exception):
+    pass
+
+
+def refuse() -> None:
+    raise No
+
+
+def test_a_call_without_permit_sends_nothing_and_keeps_no_seat(kind: Kind) -> None:
+    refused = replace(CALL, permit=refuse)
+
+    async def scenario(client: EngineClient, engine: ScriptedEngine) -> None:
+        for _ in range(SETTINGS.max_connections + 1):
+            with pytest.raises(No):
+                await client.fetch(refused)
+            with pytest.raises(No):
+                await client.stream(replace(STREAM, call=refused), Sink())
+        assert (await client.fetch(CALL)).status == 200
+
+    requests: list[str] = []
+
+    async def script(line: Line) -> None:
+        while True:
+            requests.append((await line.request())[0])
+            await line.say(answer(200, b"{}"))
+
+    serve(kind, script, scenario)
+    assert len(requests) == 1
+
+
+def test_the_permit_is_asked_after_the_wait_for_a_seat(kind: Kind) -> None:
+    asked: list[int] = []
+
+    async def scenario(client: EngineClient, engine: ScriptedEngine) -> None:
+        held = [asyncio.ensure_future(client.fetch(CALL)) for _ in range(4)]
+        await until(lambda: len(engine.lines) == 4, "all seats are taken")
+        last = replace(CALL, permit=lambda: asked.append(len(engine.gone)))
+        waiting = asyncio.ensure_future(client.fetch(last))
+        await asyncio.sleep(0)
+        assert asked == []
+        held[0].cancel()
+        await until(lambda: len(engine.lines) == 5, "the freed seat is taken")
+        await until(lambda: len(asked) == 1, "the permit is asked")
+        for task in (*held, waiting):
+            task.cancel()
+        await asyncio.gather(*held, waiting, return_exceptions=True)
+
+    serve(kind, silent, scenario)
+
+
 # --- streams ---
 
 
