@@ -43,6 +43,10 @@ _summary = logging.getLogger("narwhal.start")
 CLEAN, CRASHED, WRONG_USE, WRONG_STATE = 0, 1, 2, 3
 """Exit statuses."""
 
+LINGER_S = 0.5
+"""A load balancer learns of a change of owner at its next check. What it sends here until then gets an
+answer (503, to be tried at the successor): a closed port or a reset would reach the client."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -189,7 +193,11 @@ async def _end(
 ) -> None:
     """Gives the fleet away first, then lets streams run out, then goes (cluster.md section 5)."""
     if not work.done():
+        gate = router.control.gate
+        handed_over = gate.may_admit(SystemClock().now()) and gate.holder != ""
         await router.control.shut_down()
+        if handed_over:
+            await _linger(signals.cut)
         left = await router.drain(signals.cut, within_s=graceful_s)
         if left:
             log.warning("%d requests are cut after serving.graceful_timeout_s", left)
@@ -199,6 +207,12 @@ async def _end(
         work.cancel()
         await asyncio.wait({work})
     await router.aclose()
+
+
+async def _linger(cut: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            await cut.wait()
 
 
 def summary(setting: Setting) -> str:
