@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import deque
 from typing import Any
 
@@ -25,8 +26,23 @@ LINGER_S = 2.0
 _HELD_LIMIT = 65536
 
 
+_UPGRADE = re.compile(rb"(?<=\n)Upgrade(?=[ \t]*:)", re.IGNORECASE)
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+
+
 class _HeadTooLarge(Exception):
     pass
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """An offered upgrade is declined by serving the request as it is (RFC 9110, section 7.8).
+
+    llhttp would take what follows the head for another protocol and drop the body. Clients of HTTP/2
+    libraries (Java's, `curl --http2`) offer h2c on their first request.
+    """
+    end = _HEAD_END.search(data)
+    at = len(data) if end is None else end.start()
+    return _UPGRADE.sub(b"Declined", data[:at]) + data[at:]
 
 
 class RouterProtocol(HttpToolsProtocol):
@@ -69,6 +85,8 @@ class RouterProtocol(HttpToolsProtocol):
             self._hold(data)
             return
         was_in_head = self._in_head
+        if was_in_head and b"pgrade" in data:
+            data = _without_upgrade(data)
         self._head_bytes += len(data)
         super().data_received(data)
         if not self._in_head:
@@ -174,7 +192,7 @@ class RouterProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse_head(self) -> None:
-        if not self.transport.is_closing():
+        if not self._refused and not self.transport.is_closing():
             self._too_large = True
             self.send_400_response("")
 

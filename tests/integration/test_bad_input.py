@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from narwhal.sim.text import answer_text, text_prompt
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.wire import Answer, Wire, ask, play, request_bytes
@@ -56,7 +57,7 @@ def refused(answer: Answer, status: int) -> dict[str, Any]:
     """The envelope of a refusal, all four keys there and nothing internal in it."""
     assert answer.status == status, answer.body
     assert answer.headers["content-type"].startswith("application/json")
-    assert "x-request-id" in answer.headers or status in (404, 405, 431)
+    assert "x-request-id" in answer.headers or status in (400, 404, 405, 431)
     error = answer.json()["error"]
     assert set(error) == ENVELOPE
     assert error["message"]
@@ -222,6 +223,59 @@ def test_a_chunked_body_works_byte_by_byte(site: Site) -> None:
             wire.close()
 
     assert play(scene()).status == 200
+
+
+@pytest.mark.parametrize("offer", ["h2c", "websocket"])
+def test_an_offered_upgrade_is_declined_and_the_request_served(site: Site, offer: str) -> None:
+    offered = {"connection": "Upgrade, HTTP2-Settings", "upgrade": offer, "http2_settings": "AAMAAABk"}
+    assert play(ask(site.url, COMPLETIONS, body=GOOD, **offered)).status == 200
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+        b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"content-length: -5\r\n\r\n",
+        b"content-length: five\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\nZZ\r\nabc\r\n",
+        b"x: a\0b\r\ncontent-length: 0\r\n\r\n",
+    ],
+    ids=["two lengths", "length and chunks", "negative length", "no number", "bad chunk", "NUL"],
+)
+def test_framing_that_could_be_read_in_two_ways_is_400_and_closes(site: Site, framing: bytes) -> None:
+    async def scene() -> Answer:
+        wire = await Wire.open(site.url)
+        try:
+            await wire.send(f"POST {COMPLETIONS} HTTP/1.1\r\nhost: t\r\n".encode() + framing)
+            answer = await wire.answer()
+            assert await wire.ended()
+            return answer
+        finally:
+            wire.close()
+
+    refused(play(scene()), 400)
+
+
+def test_pipelined_requests_are_answered_in_turn(site: Site) -> None:
+    async def scene() -> list[str]:
+        wire = await Wire.open(site.url)
+        try:
+            prompts = ["one", "two", "three"]
+            bodies = [
+                {"prompt": prompt, "max_tokens": 9, "stream": index != 1}
+                for index, prompt in enumerate(prompts)
+            ]
+            await wire.send(b"".join(request_bytes("POST", COMPLETIONS, body=body) for body in bodies))
+            answers = [await wire.answer() for _ in prompts]
+            return [
+                answer.json()["choices"][0]["text"] if i == 1 else answer.text
+                for i, answer in enumerate(answers)
+            ]
+        finally:
+            wire.close()
+
+    assert play(scene()) == [answer_text(text_prompt(prompt).seed, 9) for prompt in ("one", "two", "three")]
 
 
 @pytest.mark.parametrize("size", [70_000, 3_000_000], ids=["70 kB", "3 MB"])
