@@ -11,6 +11,9 @@ from narwhal.ports import StatePublisher
 
 log = logging.getLogger("narwhal.monitor")
 
+CLOSE_S = 1.0
+"""How long the end of the pass waits for a checkpoint that is being written."""
+
 
 class HandoffStage:
     """Starts both writes at once; neither waits for the other.
@@ -65,11 +68,15 @@ class HandoffStage:
         task.result()
 
     async def aclose(self) -> None:
-        """Ends a snapshot that still runs; a write that has begun is the thread's to finish."""
-        for task in (self._publishing, self._writing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait({task})
-                if not task.cancelled() and (error := task.exception()) is not None:
-                    log.debug("the last handoff write ended with %r", error)
+        """Ends a snapshot that still runs and lets a write that has begun end: a thread cannot be
+        stopped, and an old checkpoint must not come to rest over the last one."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+        if self._writing is not None:
+            await asyncio.wait({self._writing}, timeout=CLOSE_S)
+            self._writing.cancel()
+        tasks = [task for task in (self._publishing, self._writing) if task is not None]
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                log.debug("the last handoff write ended with %r", ended)
         self._publishing = self._writing = None

@@ -210,6 +210,12 @@ def degraded_and_back(seen: Seen, router: Router) -> None:
     eventually(router.ready, what="recovered")
     ask(router, completion(), 200)
     look(seen, router)
+    events = ["monitoring_stage_failure", "monitoring_degraded", "monitoring_recovered"]
+    eventually(lambda: set(events) <= kinds(router), what="the journal tells of it")
+
+
+def kinds(router: Router) -> set[str]:
+    return {str(row.get("kind")) for row in router.journal()}
 
 
 def with_store(seen: Seen, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +312,7 @@ def without_answer(seen: Seen, folder: Path) -> None:
         url = f"redis://127.0.0.1:{free_port()}"
         with router_process(folder / "lonely", fleet, "--redis-url", url, "--standby") as router:
             assert router.get("/ready")["reason"] == "lease store unavailable"
+            assert router.get("/narwhal/handoff")["error"]["code"] == "standby", "no document yet"
             look(seen, router)
 
 

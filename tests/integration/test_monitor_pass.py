@@ -329,6 +329,29 @@ def test_a_checkpoint_that_hangs_is_a_stage_failure_and_is_not_begun_twice() -> 
     assert begun == 1
 
 
+def test_the_end_waits_for_a_checkpoint_that_is_being_written() -> None:
+    async def scenario() -> int:
+        may_end = asyncio.Event()
+
+        async def slow() -> None:
+            await may_end.wait()
+
+        publisher = Publishing(write=slow)
+        stage = HandoffStage(publisher)
+        turn = asyncio.create_task(stage.run(0.0))
+        await asyncio.sleep(0)
+        turn.cancel()
+        closing = asyncio.create_task(stage.aclose())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        may_end.set()
+        await closing
+        return publisher.written
+
+    assert run(scenario()) == 1
+
+
 def test_a_bug_in_the_snapshot_is_a_stage_failure_of_the_pass_that_takes_it_in() -> None:
     publisher = Publishing(publish=raising(KeyError("role")))
     failures, _ = run(handoff_passes(publisher, 2))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from narwhal.model.request import Outcome
@@ -131,15 +132,22 @@ def test_what_no_route_takes_gets_the_envelope(alone: Router, method: str, path:
     assert ("allow" in answer.headers) is (status == 405)
 
 
+def metrics(router: Router) -> dict[str, Metric]:
+    text = ask(router, "GET", "/metrics").body.decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def stages(router: Router) -> set[str]:
+    return {sample.labels["stage"] for sample in metrics(router)["narwhal_monitor_stage_runs"].samples}
+
+
 def test_metrics_are_prometheus_text_with_our_names_and_bounded_labels(alone: Router) -> None:
-    answer = ask(alone, "GET", "/metrics")
-    families = {family.name: family for family in text_string_to_metric_families(answer.body.decode())}
+    families = metrics(alone)
     assert families
     assert all(name.startswith("narwhal_") for name in families)
     resident = families["narwhal_resident_requests"].samples
     assert {sample.labels["iid"] for sample in resident} == {"e0", "e1"}
-    stages = families["narwhal_monitor_stage_runs"].samples
-    assert {sample.labels["stage"] for sample in stages} == {"telemetry", "handoff"}
+    assert stages(alone) == {"telemetry", "handoff"}
 
 
 def test_a_served_request_shows_in_every_document(alone: Router) -> None:
@@ -183,6 +191,7 @@ def one_story(owner: Router, standby: Router) -> None:
     assert active["holder"].startswith("a:")
     eventually(lambda: standby.get("/ready")["ready_to_take"], what="the standby could take over")
     assert standby.get("/health")["status"] == "standby"
+    assert stages(standby) == {"telemetry"}
     mirrored, own = standby.get("/narwhal/handoff"), owner.get("/narwhal/handoff")
     assert mirrored["mirrored"] is True
     assert mirrored["mirror_age_s"] >= 0
