@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from narwhal.engine.connection import Connection
 from narwhal.engine.exchange import Exchange, Fetch
@@ -71,10 +71,10 @@ class LeanClient:
         return len(self._open)
 
     async def fetch(self, call: EngineCall) -> EngineReply:
-        return await self._run(call, lambda: Fetch(call, self._loop, limit=self._limit))
+        return await self._run(Fetch(call, self._loop, limit=self._limit))
 
     async def stream(self, call: StreamCall, sink: StreamSink) -> None:
-        await self._run(call.call, lambda: DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
+        await self._run(DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
 
     async def aclose(self) -> None:
         self._idle.close()
@@ -85,34 +85,31 @@ class LeanClient:
 
     # --- one exchange ---
 
-    async def _run(self, call: EngineCall, make: Callable[[], Exchange[Result]]) -> Result:
-        due = None if call.total_s is None else self._loop.time() + call.total_s
-        await self._seats.take(call.pool_s)
+    async def _run(self, exchange: Exchange[Result]) -> Result:
+        """Seat, connection, exchange; waits for the first two count in the call's total."""
+        call = exchange.call
+        if not self._seats.take_free():
+            await self._seats.wait(call.pool_s)
         try:
-            idle = self._idle.take(call.iid)
-            if idle is not None:
-                exchange = make()
-                try:
-                    return await self._exchange(exchange, idle, due=due)
-                except EngineUnreachable:
-                    if not exchange.may_repeat:
-                        raise
-            fresh = await self._connect(call, due)
-            return await self._exchange(make(), fresh, due=due)
+            connection = self._idle.take(call.iid) or await self._connect(exchange)
+            try:
+                return await self._exchange(exchange, connection)
+            except EngineUnreachable:
+                if not exchange.may_repeat:
+                    raise
+            exchange = exchange.again()
+            return await self._exchange(exchange, await self._connect(exchange))
         finally:
             self._seats.give()
 
-    async def _exchange(
-        self, exchange: Exchange[Result], connection: Connection, *, due: float | None
-    ) -> Result:
-        """`due`: loop time at which the whole call ends, waits for seat and connection included."""
+    async def _exchange(self, exchange: Exchange[Result], connection: Connection) -> Result:
         call = exchange.call
-        exchange.total_due = due
-        self._ask_permit(call, connection)
+        if call.permit is not None:
+            self._ask_permit(call.permit, connection)
         connection.send(exchange, self._targets[call.iid].request(call, self._stamp()))
-        next_due = exchange.next_due()
-        if next_due is not None:
-            self._wheel.watch(exchange, next_due)
+        due = exchange.next_due()
+        if due is not None:
+            self._wheel.watch(exchange, due)
         try:
             result = await exchange.done
         except BaseException:
@@ -127,19 +124,18 @@ class LeanClient:
             connection.drain(self._idle.put, _DRAIN_S)
         return result
 
-    def _ask_permit(self, call: EngineCall, connection: Connection) -> None:
+    def _ask_permit(self, permit: Callable[[], None], connection: Connection) -> None:
         """The caller's last look before bytes leave; after a no the connection is as good as before."""
-        if call.permit is None:
-            return
         try:
-            call.permit()
+            permit()
         except BaseException:
             self._idle.put(connection)
             raise
 
-    async def _connect(self, call: EngineCall, due: float | None) -> Connection:
+    async def _connect(self, exchange: Exchange[Any]) -> Connection:
         if len(self._open) >= self._seats.size:
             self._idle.drop_oldest()
+        call, due = exchange.call, exchange.total_due
         target = self._targets[call.iid]
         limit_s = call.connect_s if due is None else min(call.connect_s, due - self._loop.time())
         try:

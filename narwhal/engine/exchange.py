@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, StreamBroken
 from narwhal.ports import EngineCall, EngineReply
@@ -49,8 +49,12 @@ class Exchange(Generic[Result]):
         self.started = False
         self._reused = False
         self.last_read_at = loop.time()
-        self.total_due: float | None = None
+        self.total_due = None if call.total_s is None else self.last_read_at + call.total_s
         self.bucket: int | None = None
+
+    def again(self) -> Self:
+        """The same exchange before anything has happened, with its total still running."""
+        raise NotImplementedError
 
     # --- told by the connection ---
 
@@ -131,6 +135,11 @@ class Fetch(Exchange[EngineReply]):
         self._limit = limit
         self._size = 0
         self._body: list[bytes] = []
+
+    def again(self) -> Self:
+        fresh = type(self)(self.call, self.loop, limit=self._limit)
+        fresh.total_due = self.total_due
+        return fresh
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)

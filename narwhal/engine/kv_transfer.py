@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from narwhal.errors import HandoffInvalid
 from narwhal.ports import KvDescriptor
 
+_NAMES = ("remote_engine_id", "remote_request_id", "remote_host")
+
 
 class Connector(Protocol):
     """One way for engines to hand KV blocks to each other."""
@@ -47,36 +49,40 @@ class Nixl:
     def descriptor(self, params: object, iid: str) -> KvDescriptor:
         if not isinstance(params, Mapping):
             raise HandoffInvalid("no kv_transfer_params object in the prefill answer", iid=iid)
-        for fault in _faults(params):
+        fault = _fault(params)
+        if fault:
             raise HandoffInvalid(f"kv_transfer_params.{fault}", iid=iid)
         return KvDescriptor(producer=params["remote_engine_id"], params=params)
 
 
-def _faults(params: Mapping[str, Any]) -> list[str]:
-    faults = []
+def _fault(params: Mapping[str, Any]) -> str:
+    """The first thing that is wrong, "" when nothing is."""
     if params.get("do_remote_prefill") is not True:
-        faults.append("do_remote_prefill is not true")
-    for key in ("remote_engine_id", "remote_request_id", "remote_host"):
+        return "do_remote_prefill is not true"
+    for key in _NAMES:
         value = params.get(key)
         if not isinstance(value, str) or not value:
-            faults.append(f"{key} is not a nonempty string")
-    if not _is_integer(params.get("remote_port")):
-        faults.append("remote_port is not an integer")
+            return f"{key} is not a nonempty string"
+    if type(params.get("remote_port")) is not int:
+        return "remote_port is not an integer"
     if not _are_block_ids(params.get("remote_block_ids")):
-        faults.append("remote_block_ids is no nonempty list of block IDs")
-    return faults
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+        return "remote_block_ids is no nonempty list of block IDs"
+    return ""
 
 
 def _are_block_ids(value: object) -> bool:
-    """A flat list, or one list per KV cache group, of nonnegative integers; none of them empty."""
+    """A flat list, or one list per KV cache group, of nonnegative integers; none of them empty.
+
+    Long prompts have thousands: types are compared as a set, which also refuses booleans.
+    """
     if not isinstance(value, list) or not value:
         return False
-    groups = value if all(isinstance(group, list) for group in value) else [value]
-    return all(group and all(_is_integer(block) and block >= 0 for block in group) for group in groups)
+    groups = value if isinstance(value[0], list) else [value]
+    return all(_is_group(group) for group in groups)
+
+
+def _is_group(blocks: object) -> bool:
+    return isinstance(blocks, list) and set(map(type, blocks)) == {int} and min(blocks) >= 0
 
 
 CONNECTORS: Mapping[str, type[Nixl]] = MappingProxyType({Nixl.name: Nixl})

@@ -37,11 +37,15 @@ class Seats:
         """Callers without a seat."""
         return len(self._waiting)
 
-    async def take(self, timeout_s: float) -> None:
-        """Raises PoolExhausted after `timeout_s`. Give each seat back exactly once."""
+    def take_free(self) -> bool:
+        """A seat without waiting, if there is one. Give each seat back exactly once."""
         if self._free > 0 and not self._waiting:
             self._free -= 1
-            return
+            return True
+        return False
+
+    async def wait(self, timeout_s: float) -> None:
+        """A seat when one is given back. Raises PoolExhausted after `timeout_s`."""
         seat = self._loop.create_future()
         self._waiting.append(seat)
         try:

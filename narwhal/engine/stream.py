@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from narwhal.engine.events import is_plain
 from narwhal.engine.exchange import Exchange, Head
@@ -24,6 +24,8 @@ _REFUSAL_LIMIT = 1 << 20
 _LEARN_EVERY = 8
 """A template that does not match is replaced at most once in so many events."""
 _BACKSLASH = 0x5C
+_BLANK = Template()
+"""Fits nothing; shared by all legs that have learned nothing yet."""
 
 
 class DecodeLeg(Exchange[None]):
@@ -31,13 +33,14 @@ class DecodeLeg(Exchange[None]):
 
     __slots__ = (
         "_feed", "_first_due", "_first_output_s", "_learn_at", "_opened", "_paused", "_refusal",
-        "_silence_s", "_template", "_verbatim", "_write_chunk", "passed",
+        "_remake", "_silence_s", "_template", "_verbatim", "_write_chunk", "passed",
     )  # fmt: skip
 
     def __init__(
         self, call: StreamCall, sink: StreamSink, *, loop: asyncio.AbstractEventLoop, limit: int
     ) -> None:
         super().__init__(call.call, loop)
+        self._remake = (call, sink, limit)
         self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
         self._silence_s = call.silence_s
         self._first_output_s = call.first_output_s
@@ -46,10 +49,16 @@ class DecodeLeg(Exchange[None]):
         self._refusal = bytearray()
         self.passed = 0
         self._write_chunk: Callable[[bytes], None] | None = None
-        self._template = Template()
+        self._template = _BLANK
         self._learn_at = 0
         self._verbatim = False
         """The next read may go to `_write_chunk` if it proves to be one plain event."""
+
+    def again(self) -> Self:
+        call, sink, limit = self._remake
+        fresh = type(self)(call, sink, loop=self.loop, limit=limit)
+        fresh.total_due = self.total_due
+        return fresh
 
     # --- told by the connection ---
 
@@ -88,7 +97,7 @@ class DecodeLeg(Exchange[None]):
         if not head or not is_plain(event):
             return False
         if self.passed >= self._learn_at:
-            self._template.learn(event)
+            self._template = Template.of(event) or self._template
             self._learn_at = self.passed + _LEARN_EVERY
         self.last_read_at = self.loop.time()
         self.passed += 1
@@ -134,6 +143,8 @@ class DecodeLeg(Exchange[None]):
         """No cycle outlives the leg: its sink may hold it as its flow."""
         super().detach()
         self._feed.close()
+        if not self.may_repeat:
+            del self._remake
         self._write_chunk = None
         self._verbatim = False
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from narwhal.model.engine import EngineSpec
+from narwhal.model.engine import EngineSpec, Leg
 from narwhal.ports import EngineCall
 
 Stamp = Callable[[], str | None]
@@ -26,6 +26,7 @@ class Target:
     path: str
     fixed: str
     tls: ssl.SSLContext | None
+    heads: dict[tuple[str, str, Leg], str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: EngineSpec, *, api_key: str, tls: ssl.SSLContext) -> Target:
@@ -44,18 +45,23 @@ class Target:
 
     def request(self, call: EngineCall, epoch: str | None) -> bytes:
         """The whole request as it goes on the wire. Nothing of the client's but `traceparent` is in it."""
-        lines = [
-            f"{call.method} {self.path}{call.path} HTTP/1.1\r\n{self.fixed}",
-            f"x-request-id: {call.rid}\r\nx-narwhal-leg: {call.leg.value}\r\n",
-        ]
+        head = f"{self._fixed_head(call)}x-request-id: {call.rid}\r\n"
         if epoch is not None:
-            lines.append(f"x-narwhal-epoch: {epoch}\r\n")
+            head += f"x-narwhal-epoch: {epoch}\r\n"
         if call.traceparent is not None and _is_clean(call.traceparent):
-            lines.append(f"traceparent: {call.traceparent}\r\n")
+            head += f"traceparent: {call.traceparent}\r\n"
         if call.body or call.method == "POST":
-            lines.append(f"content-type: application/json\r\ncontent-length: {len(call.body)}\r\n")
-        lines.append("\r\n")
-        return "".join(lines).encode("latin-1") + call.body
+            head += f"content-type: application/json\r\ncontent-length: {len(call.body)}\r\n"
+        return (head + "\r\n").encode("latin-1") + call.body
+
+    def _fixed_head(self, call: EngineCall) -> str:
+        """What is the same for all requests of one route and leg: there are a handful of them."""
+        key = (call.method, call.path, call.leg)
+        head = self.heads.get(key)
+        if head is None:
+            line = f"{call.method} {self.path}{call.path} HTTP/1.1\r\n"
+            head = self.heads[key] = f"{line}{self.fixed}x-narwhal-leg: {call.leg.value}\r\n"
+        return head
 
 
 def _is_clean(value: str) -> bool:

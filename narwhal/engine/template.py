@@ -42,20 +42,18 @@ class Template:
 
     __slots__ = ("_prefix", "_suffix", "end", "lead", "size", "start", "stop")
 
-    def __init__(self) -> None:
-        self._prefix = b""
-        self._suffix = b""
+    def __init__(self, prefix: bytes = b"", suffix: bytes = b"") -> None:
+        self._prefix = prefix
+        self._suffix = suffix
         self.size = -1
         self.start = self.end = b""
         self.lead = self.stop = 0
 
-    def learn(self, event: bytes) -> None:
+    @classmethod
+    def of(cls, event: bytes) -> Template | None:
         """From an event that has been found plain. Events without a text string teach nothing."""
         match = _TEXT.search(event)
-        if match is not None:
-            self._prefix = event[: match.start(1)]
-            self._suffix = event[match.end(1) :] + b"\r\n"
-            self.size = -1
+        return cls(event[: match.start(1)], event[match.end(1) :] + b"\r\n") if match else None
 
     def fit(self, size: int) -> bool:
         """Makes the comparison ready for chunks of another size. False: no such chunk can match."""
