@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from narwhal.errors import SavedStateError, StoreUnreachable
@@ -195,10 +196,11 @@ class MemoryFeed:
 
     async def read(self, after: LogPosition, *, block_s: float) -> FeedBatch:
         batch = await self._read(after)
-        if batch.entries or batch.gap or block_s <= 0:
+        if batch.entries or block_s <= 0:
             return batch
         await self._link.wait(block_s)
-        return await self._read(after)
+        later = await self._read(after)
+        return replace(later, gap=batch.gap or later.gap)
 
     async def _read(self, after: LogPosition) -> FeedBatch:
         return await self._link.call(lambda: self._look(after), timeout_s=1.0)
