@@ -19,7 +19,7 @@ def metrics_text(engine: SimEngine, *, process_start: float) -> str:
     ]
     lines = []
     for name, kind, marks, value in series:
-        lines += [f"# TYPE {name.removesuffix('_total')} {kind}", f"{name}{marks} {value}"]
+        lines += [f"# TYPE {name} {kind}", f"{name}{marks} {value}"]
     lines += _transfer_times(engine)
     return "\n".join(lines) + "\n"
 

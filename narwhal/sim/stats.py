@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from narwhal.sim.http import Request
@@ -13,11 +13,12 @@ _BODY_BYTES_KEPT = 65536
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request as it arrived; `at` is loop time."""
+    """One request as it arrived, of its body the beginning; `at` is loop time."""
 
     leg: str
     request: Request
     at: float
+    body_bytes: int
 
     def document(self) -> dict[str, Any]:
         request = self.request
@@ -27,8 +28,8 @@ class Seen:
             "method": request.method,
             "path": request.path,
             "headers": dict(request.headers),
-            "body": request.body[:_BODY_BYTES_KEPT].decode("utf-8", "replace"),
-            "body_bytes": len(request.body),
+            "body": request.body.decode("utf-8", "replace"),
+            "body_bytes": self.body_bytes,
         }
 
 
@@ -53,7 +54,10 @@ class Stats:
 
     def saw(self, leg: str, request: Request, *, at: float) -> None:
         self.legs[leg] += 1
-        self.seen.append(Seen(leg, request, at))
+        size = len(request.body)
+        if size > _BODY_BYTES_KEPT:
+            request = replace(request, body=request.body[:_BODY_BYTES_KEPT])
+        self.seen.append(Seen(leg, request, at, size))
 
     def document(self) -> dict[str, Any]:
         return {

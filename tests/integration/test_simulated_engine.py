@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from narwhal.sim.rack import Stand
 from narwhal.sim.settings import SimSettings
@@ -389,3 +390,18 @@ def test_small_routes_answer_as_recorded() -> None:
             assert (wrong.status, wrong.error["type"]) == (404, "NotFoundError")
 
     play(scene())
+
+
+def test_metrics_are_prometheus_text_with_the_series_that_are_read() -> None:
+    async def scene() -> str:
+        async with engines_here(2) as (producer, consumer):
+            await decode(consumer, await handoff(producer))
+            return (await ask(consumer.url, "/metrics")).body.decode()
+
+    families = list(text_string_to_metric_families(play(scene())))
+    values = {sample.name: sample.value for family in families for sample in family.samples}
+    assert values["vllm:num_requests_running"] == values["vllm:num_requests_waiting"] == 0
+    assert values["vllm:kv_cache_usage_perc"] == values["vllm:nixl_num_failed_transfers_total"] == 0
+    assert values["vllm:nixl_num_kv_expired_reqs_total"] == 0
+    assert values["vllm:nixl_xfer_time_seconds_count"] == 1
+    assert values["process_start_time_seconds"] > 1e9
