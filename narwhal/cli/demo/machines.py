@@ -166,14 +166,19 @@ class Router:
             f"--fleet={fleet}",
             f"--port={self.port}",
             f"--redis-url=redis://127.0.0.1:{redis_port}",
-            f"--router-id={name}",
             f"--state-path={site.folder / name / 'state.json'}",
         ]
         self.machine: Machine | None = None
+        self._lives = 0
 
     async def start(self) -> None:
-        """Until it answers HTTP (as owner or standby). Raises StartFailed."""
-        self.machine = machine = self._site.narwhal(self.name, "serve", *self._words)
+        """Until it answers HTTP (as owner or standby). Raises StartFailed.
+
+        Each life has a router ID of its own: that of a killed process stays taken for 15 s.
+        """
+        self._lives += 1
+        identity = f"--router-id={self.name}-{self._lives}"
+        self.machine = machine = self._site.narwhal(self.name, "serve", identity, *self._words)
         async with httpx.AsyncClient(trust_env=False) as client:
             for _ in range(1000):
                 try:
