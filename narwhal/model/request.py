@@ -66,9 +66,9 @@ class Deadline:
         return min(limit_s, self.remaining_s(now))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InferenceRequest:
-    """A validated data request.
+    """A validated data request. Nobody changes a field; only `shed` drops what is not needed any more.
 
     `fields` is the parsed JSON object exactly as sent; `body` its bytes. `include_usage` and
     `return_token_ids` say what the *client* asked for; what we ask the engine for is ours to add.
@@ -88,6 +88,11 @@ class InferenceRequest:
     traceparent: str | None = None
     max_tokens: int | None = None
     prompt_ids: int | None = None
+
+    def shed(self) -> None:
+        """Lets go of the content, once no further attempt can need it: a stream may go on for minutes,
+        and thousands of long prompts would lie in memory meanwhile."""
+        self.fields, self.body = {}, b""
 
 
 @dataclass(slots=True)

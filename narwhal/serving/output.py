@@ -39,12 +39,18 @@ class StreamedOutput:
             ("x-request-id", job.request.rid),
         )
         # Not a method of ours: sink and output would hold each other, one garbage cycle a request.
-        note = partial(_note_first_byte, job.entry, clock)
-        self.sink = Relay(job.stream, RelayPlan(headers, job.request.include_usage, note), clock=clock)
+        begin = partial(_begin, job, clock)
+        self.sink = Relay(job.stream, RelayPlan(headers, job.request.include_usage, begin), clock=clock)
         self.tally = self.sink.tally
 
     def complete(self) -> None:
         """Everything has left with its read."""
+
+
+def _begin(job: Job, clock: Clock) -> None:
+    """The first output is about to leave: from here on there is no other attempt."""
+    _note_first_byte(job.entry, clock)
+    job.request.shed()
 
 
 def _note_first_byte(entry: Entry, clock: Clock) -> None:

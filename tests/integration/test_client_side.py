@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from narwhal.cluster.local import LocalGate
-from narwhal.model.request import Outcome
+from narwhal.model.request import InferenceRequest, Outcome
 from tests.integration.test_request_path import (
     COMPLETIONS,
     PROMPT,
@@ -273,6 +273,16 @@ async def test_a_request_past_prefill_dispatch_runs_to_its_end():
         await until_settled(rig, stands)
     assert response.status_code == 200
     assert events(response.text)[-1] == "[DONE]"
+
+
+async def test_a_stream_under_way_holds_no_prompt_in_memory():
+    async with fleet() as (rig, stands):
+        order(stands[1], "stall", leg="decode")
+        async with rig.http.stream("POST", COMPLETIONS, json=PROMPT) as response:
+            assert response.status_code == 200
+            held = [found for found in gc.get_objects() if isinstance(found, InferenceRequest)]
+            assert [(request.fields, request.body) for request in held] == [({}, b"")]
+        await until_settled(rig, stands)
 
 
 @pytest.mark.parametrize("stream", [True, False])
