@@ -152,6 +152,8 @@ def assemble(
     mirror = Mirror(stores.feed, stores.handoffs, clock=clock, on_entry=nudging(keeper))
     state = OwnState(owned.fleet, owned.totals, identity=settings.identity, clock=clock)
     ports = PublisherPorts(stores.handoffs, stores.checkpoint, clock, surroundings.blocking)
+    flusher = TotalsFlusher(stores.handoffs, owned.totals, clock=clock)
+    state.counters = lambda: flusher.confirmed
     publisher = Publisher(ports, state, gate=gate, keeper=keeper, mirror=mirror)
     crew = Crew(
         clock=clock,
@@ -159,8 +161,8 @@ def assemble(
         keeper=keeper,
         mirror=mirror,
         publisher=publisher,
-        takeover=Takeover(stores.handoffs, state, totals=owned.totals, publisher=publisher, clock=clock),
-        flusher=TotalsFlusher(stores.handoffs, owned.totals, clock=clock),
+        takeover=Takeover(stores.handoffs, state, flusher=flusher, publisher=publisher, clock=clock),
+        flusher=flusher,
         roster=Roster(stores.registry, _entry(settings), mirror=mirror, keeper=keeper, gate=gate),
         start=_start(settings, stores, file=file, mirror=mirror, surroundings=surroundings),
         pulse=pulse,

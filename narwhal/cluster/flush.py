@@ -12,7 +12,8 @@ import contextlib
 
 from narwhal.clock import Clock
 from narwhal.errors import StoreError
-from narwhal.policy.totals import Totals
+from narwhal.model.request import Counters
+from narwhal.policy.totals import Totals, total_of
 from narwhal.ports import HandoffStore
 
 FLUSH_S = 0.05
@@ -28,15 +29,11 @@ class TotalsFlusher:
         self._handoffs = handoffs
         self._totals = totals
         self._clock = clock
-        self._sent = -1
         self._counted = asyncio.Event()
         totals.on_change = self._counted.set
         self.failures = 0
-
-    @property
-    def behind(self) -> bool:
-        """Something was counted that the store has not confirmed."""
-        return self._sent != self._totals.version
+        self.confirmed = Counters()
+        """The sum over all runs as the store last told it."""
 
     async def run(self) -> None:
         while True:
@@ -51,10 +48,9 @@ class TotalsFlusher:
                 self._counted.set()
                 await self._clock.sleep(RETRY_S)
 
-    async def flush(self) -> None:
+    async def flush(self, timeout_s: float = TIMEOUT_S) -> None:
         """One flush, whether or not anything changed. Raises StoreError."""
-        version = self._totals.version
         self._counted.clear()
-        runs = await self._handoffs.flush_totals(self._totals.vector(), timeout_s=TIMEOUT_S)
-        self._sent = version
+        runs = await self._handoffs.flush_totals(self._totals.vector(), timeout_s=timeout_s)
         self._totals.merge(runs)
+        self.confirmed = total_of(runs.values())

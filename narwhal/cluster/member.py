@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ from narwhal.ports import Recorder
 
 UPKEEP_S = 0.25
 CHECKPOINT_S = 1.0
+log = logging.getLogger("narwhal.cluster")
+
 RELEASE_S = 6.0
 """The keeper repeats a release for T; nobody waits much longer for it."""
 FAREWELL_S = 1.0
@@ -149,6 +152,7 @@ class Member:
                 crew.history.note("released", self._epoch, reason="" if confirmed else "unconfirmed")
                 self._released.set()
             case Alarm(text):
+                log.error("lease: %s", text)
                 crew.recorder.event("lease_alarm", {"text": text})
             case LeaseSight():
                 crew.mirror.followed |= crew.history.saw(told)
@@ -160,6 +164,8 @@ class Member:
         crew, token = self._crew, granted.token
         saved = Saved(crew.mirror, crew.start.file.record, self._max_age_s, self._resume)
         ready = await crew.takeover.prepare(granted, saved)
+        for note in crew.takeover.notes:
+            log.warning("opening: %s", note)
         if ready and crew.gate.open(token):
             crew.keeper.opened(token)
             await self._cancel(self._mirroring)

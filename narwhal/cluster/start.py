@@ -6,6 +6,7 @@ is not ready and never owner.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,6 +19,7 @@ from narwhal.model.leadership import Remembered
 from narwhal.policy.takeover import SavedState, from_checkpoint, from_store
 from narwhal.ports import Checkpoint, HandoffStore, Recorder, Registry, RouterEntry
 
+log = logging.getLogger("narwhal.cluster")
 R = TypeVar("R")
 
 PAUSES_S = (0.25, 2.0)
@@ -106,7 +108,10 @@ class StartChecks:
         for problem in filter(None, (self.file.problem, bad_store)):
             if self._rules.resume and not resumable:
                 raise problem
+            log.warning("saved state is left: %s", problem)
             self._ports.recorder.event("saved_state_left", {"error": str(problem)})
+        if self._rules.resume and not resumable:
+            log.warning("there is no saved state: starting fresh")
 
     async def _await_predecessor(self) -> None:
         """An entry of our ID by another run: it ends (clean exit, or 15 s of silence), or the ID is taken.

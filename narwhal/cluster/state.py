@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from narwhal.model.handoff import HandoffDocument
 from narwhal.model.request import Counters
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.takeover import OpeningPlan, without_roles
-from narwhal.policy.totals import Totals
+from narwhal.policy.totals import Totals, greater
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,10 @@ class OwnState:
         self._totals = totals
         self._clock = clock
         self.identity = identity
+        self.counters: Callable[[], Counters] = totals.total
+        """What documents say; with a store only what it has confirmed, so that no document runs ahead of
+        the totals that a successor will find."""
+        self._inherited = Counters()
         self._demand_risk: Mapping[str, Any] | None = None
         self._extra: Mapping[str, Any] = {}
 
@@ -49,7 +53,7 @@ class OwnState:
             roles=fleet.roles,
             ejected=fleet.ejected,
             inference_sources=fleet.inference_sources,
-            counters=self._totals.total(),
+            counters=greater(self.counters(), self._inherited),
             lifecycle=fleet.lifecycle,
             demand_risk=self._demand_risk,
             holds=fleet.holds,
@@ -66,6 +70,7 @@ class OwnState:
         state = plan.state if plan.keep_roles else without_roles(plan.state)
         self._demand_risk = state.document.demand_risk
         self._extra = state.document.extra
+        self._inherited = greater(self._inherited, state.document.counters)
         if state.source == "checkpoint" and self._totals.total() == Counters():
             # The store knows no run at all: the file's counters are of runs that have ended.
             self._totals.merge({state.document.run: state.document.counters})

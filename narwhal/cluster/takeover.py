@@ -6,17 +6,17 @@ Nothing here may take longer than the lease: every wait is bounded, and the gate
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from narwhal.clock import Clock
+from narwhal.cluster.flush import TotalsFlusher
 from narwhal.cluster.mirror import Mirror
 from narwhal.cluster.publisher import Publisher
 from narwhal.cluster.state import OwnState
 from narwhal.errors import SavedStateError, StoreError
 from narwhal.model.handoff import CheckpointRecord, EntryKind, LogPosition
-from narwhal.model.request import Counters
 from narwhal.policy.handoff_codec import apply
 from narwhal.policy.intents import Granted
 from narwhal.policy.takeover import (
@@ -27,7 +27,6 @@ from narwhal.policy.takeover import (
     from_store,
     opening_plan,
 )
-from narwhal.policy.totals import Totals
 from narwhal.ports import HandoffStore
 
 R = TypeVar("R")
@@ -49,11 +48,17 @@ class Takeover:
     """Prepares one ownership. Main loop only."""
 
     def __init__(
-        self, handoffs: HandoffStore, state: OwnState, *, totals: Totals, publisher: Publisher, clock: Clock
+        self,
+        handoffs: HandoffStore,
+        state: OwnState,
+        *,
+        flusher: TotalsFlusher,
+        publisher: Publisher,
+        clock: Clock,
     ) -> None:
         self._handoffs = handoffs
         self._state = state
-        self._totals = totals
+        self._flusher = flusher
         self._publisher = publisher
         self._clock = clock
         self.plan: OpeningPlan | None = None
@@ -69,7 +74,7 @@ class Takeover:
             plan,
             plan.upto,
         )
-        self._totals.merge(await self._bounded(self._runs, until=until) or {})
+        await self._bounded(self._flusher.flush, until=until)
         self.notes = self._state.restore(plan)
         self.plan = plan
         self._publisher.begin(granted.token, granted.epoch, n=top.n if top.epoch == granted.epoch else 1)
@@ -108,9 +113,6 @@ class Takeover:
     async def _stored(self, left: float) -> SavedState | None:
         stored = await self._handoffs.load(timeout_s=left)
         return from_store(stored, inc=stored.inc) if stored else None
-
-    async def _runs(self, left: float) -> Mapping[str, Counters]:
-        return await self._handoffs.flush_totals(self._totals.vector(), timeout_s=left)
 
     async def _follow(self, plan: OpeningPlan, left: float) -> tuple[OpeningPlan, LogPosition]:
         """The plan's document with the log's deltas up to its end, and that end."""

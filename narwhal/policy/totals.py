@@ -7,7 +7,7 @@ over runs; the run `base` holds what was folded in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 
 from narwhal.errors import InvariantViolation
@@ -59,12 +59,11 @@ class Totals:
                 self._own = {name: max(self._own[name], getattr(counters, name)) for name in _NAMES}
             else:
                 known = self._others.get(run, Counters())
-                self._others[run] = _greater(known, counters)
+                self._others[run] = greater(known, counters)
 
     def total(self) -> Counters:
         """The sum over all runs: what handoff, state and metrics show."""
-        runs = self.vector().values()
-        return Counters(**{name: sum(getattr(counters, name) for counters in runs) for name in _NAMES})
+        return total_of(self.vector().values())
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation unless offered is the sum of the outcomes in the own run."""
@@ -72,5 +71,11 @@ class Totals:
             raise InvariantViolation("offered differs from the sum of the outcomes")
 
 
-def _greater(a: Counters, b: Counters) -> Counters:
+def total_of(runs: Collection[Counters]) -> Counters:
+    """The sum of each field."""
+    return Counters(**{name: sum(getattr(counters, name) for counters in runs) for name in _NAMES})
+
+
+def greater(a: Counters, b: Counters) -> Counters:
+    """The greater of each field."""
     return Counters(**{name: max(getattr(a, name), getattr(b, name)) for name in _NAMES})

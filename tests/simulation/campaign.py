@@ -126,7 +126,9 @@ class World:
 
     def run(self) -> Outcome:
         error = ""
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        quiet = [logging.getLogger(name) for name in ("asyncio", "narwhal.cluster")]
+        for logger in quiet:
+            logger.disabled = True
         self.loop.set_exception_handler(self._note)
         try:
             self.loop.run(self.live())
@@ -137,6 +139,8 @@ class World:
             self.loop.set_exception_handler(lambda loop, context: None)
             self.loop.bury(strands)
             self.loop.close()
+            for logger in quiet:
+                logger.disabled = False
         digest = hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
         counted = sum(router.counted for router in self.lives)
         return Outcome(

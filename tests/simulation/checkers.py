@@ -26,6 +26,7 @@ class Shadow:
     granted: int = 0
     published: tuple[int, int] = (0, 0)
     logged: tuple[int, int] = (0, 0)
+    served: int = 0
 
 
 class Checkers:
@@ -83,7 +84,17 @@ class Checkers:
             raise Violation(f"I3: a handoff of epoch {published[0]} after {shadow.granted} was granted")
         if logged < shadow.logged:
             raise Violation(f"I3: the log went back from {shadow.logged} to {logged}")
+        if published > shadow.published:
+            self._counters_grow(orjson.loads(data.handoff["document"])["counters"]["served"])
         shadow.published, shadow.logged = published, logged
+
+    def _counters_grow(self, served: int) -> None:
+        if served < self.shadow.served:
+            raise Violation(f"I4: a document tells {served} served, an earlier one told {self.shadow.served}")
+        self.shadow.served = served
+        counted = sum(router.counted for router in self._routers())
+        if served > counted:
+            raise Violation(f"I4: a document tells {served} served, {counted} were counted")
 
     def store_changed_by_fault(self) -> None:
         """Data were lost on purpose: a new line of data begins."""

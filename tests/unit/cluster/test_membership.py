@@ -232,6 +232,7 @@ def test_an_empty_store_is_resumed_from_the_checkpoint_with_its_counters() -> No
         owner = await scene.owner("r0")
         change_roles(owner, SWAPPED)
         owner.totals.finished(Outcome.SERVED)
+        await scene.clock.sleep(0.1)
         await owner.parts.publisher.checkpoint()
         epoch = owner.parts.gate.epoch
         owner.kill()

@@ -1,0 +1,224 @@
+"""The keeper at its edges: servers that cannot be used, commands before it runs, what it hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from narwhal.cluster.gate import LeasedGate
+from narwhal.cluster.lease_loop import KeeperLinks, LeaseKeeper, Standing
+from narwhal.errors import StoreProtocolError, StoreUnreachable
+from narwhal.model.control import RouterState
+from narwhal.model.leadership import LeaseSight, Remembered
+from narwhal.model.lease import LeaseView, OwnerMeta
+from narwhal.model.settings import LeaseTimings
+from narwhal.policy.candidacy import ElectionSettings
+from narwhal.policy.election import Election
+from narwhal.policy.intents import Extended, Fenced, Granted, Released
+from narwhal.store.lease import ScriptLeaseStore
+from narwhal.store.memory import MemoryRunner, MemoryServer
+from tests.support.virtual_time import StrandClock, VirtualLoop
+
+
+class Unwilling(ScriptLeaseStore):
+    """A store that raises what the test sets, and notes when it was asked."""
+
+    __slots__ = ("asked", "clock", "error")
+
+    def __init__(self, server: MemoryServer, clock: StrandClock) -> None:
+        super().__init__(MemoryRunner(server), "c")
+        self.clock = clock
+        self.error: Exception | None = None
+        self.asked: list[float] = []
+
+    async def peek(self, *, timeout_s: float) -> LeaseView:
+        self.asked.append(self.clock.now())
+        if self.error:
+            raise self.error
+        return await super().peek(timeout_s=timeout_s)
+
+    async def renew(self, request: Any, *, timeout_s: float) -> Any:
+        self.asked.append(self.clock.now())
+        if self.error:
+            raise self.error
+        return await super().renew(request, timeout_s=timeout_s)
+
+
+class Room:
+    """One keeper with everything that it was given."""
+
+    def __init__(self) -> None:
+        self.loop = VirtualLoop()
+        self.clock = StrandClock(self.loop)
+        self.store = Unwilling(MemoryServer(lambda: 1_700_000_000.0 + self.loop.time()), self.clock)
+        self.gate = LeasedGate(self.clock, "r0")
+        self.told: list[Any] = []
+        self.beats: Callable[[], float] = self.clock.now
+        self._drawn = 0
+        machine = Election(ElectionSettings("r0", LeaseTimings()), Remembered(), now=self.clock.now())
+        links = KeeperLinks(
+            self.clock,
+            OwnerMeta("r0", "http://r0"),
+            self.told.append,
+            lambda: self.beats(),
+            draw=self._draw,
+            jitter=lambda: 0.0,
+        )
+        self.keeper = LeaseKeeper(machine, self.store, gate=self.gate, links=links)
+        self.keeper.standing = Standing(may_compete=True)
+
+    def _draw(self) -> str:
+        self._drawn += 1
+        return f"t{self._drawn}"
+
+    def effects(self) -> list[Any]:
+        return [one for one in self.told if not isinstance(one, LeaseSight)]
+
+    def run(self, seconds: float) -> None:
+        """Lets the keeper work; what it raises is raised here."""
+
+        async def whole() -> None:
+            work = self.loop.create_task(self.keeper.run())
+            await self.clock.sleep(seconds)
+            self.keeper.stop()
+            await work
+
+        try:
+            self.loop.run(whole())
+        finally:
+            self.loop.close()
+
+    async def granted(self) -> str:
+        while not any(isinstance(one, Granted) for one in self.told):
+            await self.clock.sleep(0.05)
+        return next(one.token for one in self.told if isinstance(one, Granted))
+
+    def play(self, script: Callable[[], Any]) -> None:
+        async def whole() -> None:
+            work = self.loop.create_task(self.keeper.run())
+            await script()
+            self.keeper.stop()
+            await work
+
+        try:
+            self.loop.run(whole())
+        finally:
+            self.loop.close()
+
+
+def test_a_server_that_cannot_be_used_refuses_the_start() -> None:
+    room = Room()
+    room.store.error = StoreProtocolError("INFO is hidden")
+
+    async def whole() -> None:
+        await room.keeper.run()
+
+    with pytest.raises(StoreProtocolError, match="INFO is hidden"):
+        room.loop.run(whole())
+    room.loop.close()
+
+
+def test_the_same_answer_later_is_no_answer() -> None:
+    room = Room()
+
+    async def script() -> None:
+        await room.clock.sleep(1.0)
+        room.store.error = StoreProtocolError("nonsense")
+        await room.clock.sleep(2.0)
+        assert room.gate.sight.store_reachable is False
+        assert room.gate.sight.store_failures > 3
+        room.store.error = None
+        await room.clock.sleep(1.0)
+        assert room.gate.sight.store_reachable is True
+
+    room.play(script)
+
+
+def test_a_lease_is_renewed_every_second_and_given_back_at_the_end() -> None:
+    room = Room()
+    room.run(12.0)
+    kinds = [type(one) for one in room.effects()]
+    assert kinds[0] is Granted and kinds[-1] is Released
+    assert 5 <= kinds.count(Extended) <= 8
+    assert not room.gate.alive(room.effects()[0].token)
+
+
+def test_nothing_is_sent_for_a_token_that_the_main_loop_fenced() -> None:
+    room = Room()
+
+    async def script() -> None:
+        token = await room.granted()
+        room.gate.fence(token, "an engine refused the epoch")
+        extended = sum(isinstance(one, Extended) for one in room.told)
+        await room.clock.sleep(1.5)
+        assert sum(isinstance(one, Extended) for one in room.told) == extended
+        assert any(isinstance(one, Fenced) and one.token == token for one in room.told)
+
+    room.play(script)
+
+
+def test_renewals_without_an_answer_are_repeated_until_just_before_the_deadline() -> None:
+    room = Room()
+
+    async def script() -> None:
+        await room.granted()
+        await room.clock.sleep(1.5)
+        room.store.error = StoreUnreachable("refused")
+        room.store.asked.clear()
+        grip = room.gate.grip
+        assert grip is not None
+        await room.clock.sleep(grip.valid_until - room.clock.now())
+        tries = [at for at in room.store.asked if at < grip.valid_until]
+        assert len(tries) >= 8
+        assert all(at < grip.valid_until - 0.1 for at in tries)
+        await room.clock.sleep(0.1)
+        assert any(isinstance(one, Fenced) for one in room.told)
+        room.store.error = None
+
+    room.play(script)
+
+
+def test_a_silent_main_loop_is_not_renewed_for_until_it_beats_again() -> None:
+    room = Room()
+
+    async def script() -> None:
+        await room.granted()
+        stopped = room.clock.now()
+        room.beats = lambda: stopped
+        await room.clock.sleep(2.5)
+        extended = sum(isinstance(one, Extended) for one in room.told)
+        await room.clock.sleep(1.0)
+        assert sum(isinstance(one, Extended) for one in room.told) == extended
+        room.beats = room.clock.now
+        await room.clock.sleep(0.3)
+        assert sum(isinstance(one, Extended) for one in room.told) > extended
+        assert not any(isinstance(one, Fenced) for one in room.told)
+
+    room.play(script)
+
+
+def test_commands_before_the_start_are_kept() -> None:
+    room = Room()
+    room.keeper.stop()
+
+    async def whole() -> None:
+        await room.keeper.run()
+
+    room.loop.run(whole())
+    room.loop.close()
+    assert room.gate.sight.state is RouterState.STOPPED
+
+
+def test_the_sight_names_the_owner_without_its_token() -> None:
+    room = Room()
+
+    async def script() -> None:
+        token = await room.granted()
+        sight = room.gate.sight
+        assert sight.owner is not None and sight.owner.router_id == "r0"
+        assert token not in sight.holder and sight.holder.startswith("r0:")
+        assert (sight.record, sight.ttl_s, sight.ttl_ms_max) == ("held", 5.0, 5000)
+
+    room.play(script)
