@@ -22,6 +22,7 @@ class ReplyKind(StrEnum):
     BUSY = "BUSY"
     MISCONF = "MISCONF"
     TRYAGAIN = "TRYAGAIN"
+    UNBLOCKED = "UNBLOCKED"
     NOPERM = "NOPERM"
     NOAUTH = "NOAUTH"
     WRONGPASS = "WRONGPASS"
@@ -47,12 +48,12 @@ _CLASSES: Final = (
 _NO_ANSWER: Final = frozenset(
     {
         *(ReplyKind.READONLY, ReplyKind.NOREPLICAS, ReplyKind.OOM, ReplyKind.LOADING, ReplyKind.MASTERDOWN),
-        *(ReplyKind.BUSY, ReplyKind.MISCONF, ReplyKind.TRYAGAIN, ReplyKind.CLUSTERDOWN),
+        *(ReplyKind.BUSY, ReplyKind.MISCONF, ReplyKind.TRYAGAIN, ReplyKind.CLUSTERDOWN, ReplyKind.UNBLOCKED),
     }
 )
 """The server could not do it now: never a demotion by itself."""
 
-ELSEWHERE: Final = frozenset({ReplyKind.READONLY, ReplyKind.MASTERDOWN})
+ELSEWHERE: Final = frozenset({ReplyKind.READONLY, ReplyKind.MASTERDOWN, ReplyKind.UNBLOCKED})
 """The master is somewhere else: drop the connection and resolve it again."""
 
 

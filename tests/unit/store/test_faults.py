@@ -17,7 +17,7 @@ WRAPPED = (
 
 
 @pytest.mark.parametrize(
-    "kind", ["READONLY", "NOREPLICAS", "OOM", "LOADING", "MASTERDOWN", "BUSY", "TRYAGAIN"]
+    "kind", ["READONLY", "NOREPLICAS", "OOM", "LOADING", "MASTERDOWN", "BUSY", "UNBLOCKED"]
 )
 def test_what_may_pass_is_no_answer_also_when_a_script_wraps_it(kind):
     for text in (f"{kind} something", WRAPPED.format(kind)):
