@@ -32,8 +32,12 @@ class Answer:
 
     @property
     def events(self) -> list[str]:
-        """The data of each event of an LF-framed stream, `[DONE]` included."""
-        return [event.removeprefix("data: ") for event in self.body.decode().split("\n\n") if event]
+        """The data of each event, `[DONE]` included, whatever the line ends; comments are left out."""
+        text = self.body.decode().replace("\r\n", "\n").replace("\r", "\n")
+        events = (
+            [line for line in event.split("\n") if line.startswith("data: ")] for event in text.split("\n\n")
+        )
+        return ["\n".join(line.removeprefix("data: ") for line in lines) for lines in events if lines]
 
     @property
     def documents(self) -> list[Any]:
