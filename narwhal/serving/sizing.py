@@ -15,6 +15,10 @@ from narwhal.serving.leg import Ask, EngineAccess, Place, engine_call, new_engin
 
 TOKENIZE = "/tokenize"
 
+MOST_OUTPUT = 1_000_000
+"""Tokens. A client may name any limit; beyond this it says nothing about the work to come, and placement
+must not count it against an engine."""
+
 
 class Sizer:
     """Counts token IDs itself, asks the least loaded prefill engine otherwise, estimates where that fails."""
@@ -30,7 +34,7 @@ class Sizer:
             tokens = await self._ask(request, deadline)
         if tokens is None:
             tokens = estimate(request, self._access.settings.chars_per_token)
-        return Demand(tokens, request.max_tokens or 0)
+        return Demand(tokens, min(request.max_tokens or 0, MOST_OUTPUT))
 
     async def _ask(self, request: InferenceRequest, deadline: Deadline) -> int | None:
         access = self._access

@@ -146,14 +146,24 @@ async def test_bad_bodies_are_bad_requests(body):
     assert rig.totals.own.invalid_requests == 1
 
 
+@pytest.mark.parametrize("limit", [10**19, 10**400], ids=["10^19", "10^400"])
+async def test_a_token_limit_of_any_size_is_the_engines_to_judge(limit):
+    async with fleet() as (rig, stands):
+        order(stands[1], "status", status=400, message="max_tokens is too large", leg="decode")
+        response = await rig.http.post(COMPLETIONS, json={**PROMPT, "max_tokens": limit})
+        await until_settled(rig, stands)
+    assert response.status_code == 400
+    assert error_of(response)["message"] == "max_tokens is too large"
+
+
 async def test_large_bodies_and_integers_of_any_size_reach_the_engine_as_sent():
     number = "9" * 6000
     body = f'{{"prompt": "Hi", "max_tokens": 2, "stream": true, "seed": {number}, "pad": "{"x" * 300_000}"}}'
     async with fleet() as (rig, stands):
         await rig.http.post(COMPLETIONS, content=body.encode())
-        sent = next(seen.request.body for seen in stands[0].engine.stats.seen if seen.leg == "prefill")
-    assert f'"seed":{number}'.encode() in sent
-    assert len(sent) > 300_000
+        sent = next(seen for seen in stands[0].engine.stats.seen if seen.leg == "prefill")
+    assert f'"seed":{number}'.encode() in sent.request.body
+    assert sent.body_bytes > 300_000
 
 
 # --- leaving -------------------------------------------------------------------------------------
