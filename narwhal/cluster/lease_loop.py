@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_fixed
 
 from narwhal.clock import Clock
 from narwhal.cluster.gate import LeasedGate
-from narwhal.cluster.sight import StoreMeter, sight_of
+from narwhal.cluster.sight import Lookout, StoreMeter
 from narwhal.errors import InvariantViolation, StoreError, StoreProtocolError
 from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.leadership import LeaseSight
@@ -82,7 +82,7 @@ class LeaseKeeper:
         self._gate = gate
         self._links = links
         self._clock = links.clock
-        self._me = OwnerRef(links.meta.router_id, links.meta.url)
+        self._lookout = Lookout(OwnerRef(links.meta.router_id, links.meta.url))
         self._meter = StoreMeter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._early: list[Callable[[], None]] = []
@@ -290,7 +290,7 @@ class LeaseKeeper:
 
     def _show(self) -> None:
         """Shows the lease as it stands now, if that changed."""
-        sight = sight_of(self._machine, self._meter, me=self._me)
+        sight = self._lookout.sight(self._machine, self._meter)
         if sight != self._gate.sight:
             self._gate.sight = sight
             self._links.tell(sight)

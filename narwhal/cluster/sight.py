@@ -30,20 +30,31 @@ class StoreMeter:
         self.latency_s = None
 
 
-def sight_of(machine: Election, meter: StoreMeter, *, me: OwnerRef) -> LeaseSight:
-    """What is shown now: the own tenure while it is held, else the record as last peeked."""
-    tenure = machine.tenure
-    held = machine.phase in HOLDING or machine.phase is RouterState.DRAINING
-    base = _own(tenure, me, ttl_s=machine.timings.ttl_s) if tenure and held else _seen(machine)
-    return replace(
-        base,
-        state=machine.phase,
-        floor=machine.candidacy.known,
-        ttl_ms_max=round(machine.candidacy.watch.span_s * 1000),
-        store_reachable=meter.reachable,
-        store_failures=meter.failures,
-        store_latency_s=meter.latency_s,
-    )
+class Lookout:
+    """Shows the own tenure while it is held, else the record as last seen."""
+
+    def __init__(self, me: OwnerRef) -> None:
+        self._me = me
+        self._own = LeaseSight()
+        self._older: LeaseView | None = None
+        """What was peeked before the own tenure: the tenure is the later sight of the lease."""
+
+    def sight(self, machine: Election, meter: StoreMeter) -> LeaseSight:
+        tenure, view = machine.tenure, machine.candidacy.view
+        if tenure and (machine.phase in HOLDING or machine.phase is RouterState.DRAINING):
+            base = self._own = _own(tenure, self._me, ttl_s=machine.timings.ttl_s)
+            self._older = view
+        else:
+            base = self._own if view is self._older else _seen(machine, view)
+        return replace(
+            base,
+            state=machine.phase,
+            floor=machine.candidacy.known,
+            ttl_ms_max=round(machine.candidacy.watch.span_s * 1000),
+            store_reachable=meter.reachable,
+            store_failures=meter.failures,
+            store_latency_s=meter.latency_s,
+        )
 
 
 def _own(tenure: Tenure, me: OwnerRef, *, ttl_s: float) -> LeaseSight:
@@ -51,8 +62,7 @@ def _own(tenure: Tenure, me: OwnerRef, *, ttl_s: float) -> LeaseSight:
     return LeaseSight(record="held", epoch=tenure.epoch, holder=holder, owner=me, seq=tenure.seq, ttl_s=ttl_s)
 
 
-def _seen(machine: Election) -> LeaseSight:
-    view: LeaseView | None = machine.candidacy.view
+def _seen(machine: Election, view: LeaseView | None) -> LeaseSight:
     if view is None or view.state is None or view.version is None:
         return LeaseSight()
     owned = view.state is LeaseState.HELD

@@ -142,7 +142,7 @@ def alone(seen: Seen, folder: Path) -> None:
         fleet = fleet_document(
             engines.engines,
             serving={"max_connections": 2, "request_timeout_s": 4, "admission_margin": 0.25},
-            engine={"pool_timeout_s": 3, "first_token_timeout_s": 3.5},
+            engine={"pool_timeout_s": 4, "first_token_timeout_s": 3.5},
             controller={"monitor_interval_s": 0.05, "monitor_failure_limit": 2},
             profiles={"path": profiles(folder, engines)},
         )
@@ -283,8 +283,13 @@ def frozen(seen: Seen, owner: Router, store: RedisServer) -> None:
     try:
         eventually(lambda: owner.state()["ha"]["store"]["failures"] > 0, what="failures are counted")
         look(seen, owner)
+        held = owner.get("/ready")
         eventually(lambda: owner.get("/ready")["reason"].startswith("fenced"), what="fenced")
         look(seen, owner)
+        fenced = owner.get("/ready")
+        assert (fenced["epoch"], fenced["holder"]) == (held["epoch"], held["holder"]), (
+            "the lease as last seen"
+        )
     finally:
         store.thaw()
     eventually(owner.ready, what="owner again")

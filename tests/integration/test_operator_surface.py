@@ -205,7 +205,7 @@ def handed_over(owner: Router, standby: Router) -> None:
     epoch = owner.get("/ready")["epoch"]
     served = owner.state()["served"]
     connection = connect(owner)
-    body = json.dumps({"prompt": "x", "max_tokens": 100, "stream": True})
+    body = json.dumps({"prompt": "x", "max_tokens": 150, "stream": True})
     connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
     stream = connection.getresponse()
     owner.process.send(signal.SIGTERM)
