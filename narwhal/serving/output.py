@@ -32,15 +32,15 @@ class Output(Protocol):
 class StreamedOutput:
     """Events go on to the client as they come."""
 
-    def __init__(self, job: Job, clock: Clock) -> None:
+    def __init__(self, job: Job, clock: Clock, *, limit: int) -> None:
         headers = (
             ("content-type", SSE),
             ("cache-control", "no-cache"),
             ("x-request-id", job.request.rid),
         )
         # Not a method of ours: sink and output would hold each other, one garbage cycle a request.
-        begin = partial(_begin, job, clock)
-        self.sink = Relay(job.stream, RelayPlan(headers, job.request.include_usage, begin), clock=clock)
+        plan = RelayPlan(headers, job.request.include_usage, partial(_begin, job, clock), limit)
+        self.sink = Relay(job.stream, plan, clock=clock)
         self.tally = self.sink.tally
 
     def complete(self) -> None:
@@ -97,4 +97,4 @@ def note_output(row: RequestRow, tally: LegTally, *, began: float, handed_off_at
 
 def open_output(job: Job, clock: Clock, *, limit: int) -> Output:
     """A fresh receiving end for one decode leg; `limit` is `serving.max_response_bytes`."""
-    return StreamedOutput(job, clock) if job.request.stream else WholeOutput(job, clock, limit=limit)
+    return (StreamedOutput if job.request.stream else WholeOutput)(job, clock, limit=limit)

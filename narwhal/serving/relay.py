@@ -18,8 +18,6 @@ from narwhal.ports import ClientStream, EventKind, LegFlow, StreamEvent
 BAD_FINISH = frozenset(("abort", "error"))
 """Finish reasons that mean cut text (engines.md section 1, *seen* at an engine's SIGTERM)."""
 
-_BEFORE_OUTPUT_LIMIT = 65536
-
 
 class LegTally:
     """What one decode leg produced, whoever takes its events. Times are `Clock.now`."""
@@ -97,12 +95,14 @@ class LegTally:
 class RelayPlan:
     """`headers` of the response, names in lower case; `include_usage` as the client asked.
 
-    `on_first_output` is called once, when the first output is about to leave.
+    `on_first_output` is called once, when the first output is about to leave. `limit`: most bytes held
+    until then (`serving.max_response_bytes`): a chat's role event may carry all token IDs of its prompt.
     """
 
     headers: Sequence[tuple[str, str]]
     include_usage: bool
     on_first_output: Callable[[], None]
+    limit: int
 
 
 class Relay:
@@ -153,8 +153,10 @@ class Relay:
     def _keep(self, data: bytes) -> None:
         """Role event and comments wait for the first output."""
         self._early += data
-        if len(self._early) > _BEFORE_OUTPUT_LIMIT and self.tally.flow is not None:
-            self.tally.flow.fail(StreamBroken("too much before the first output", kind="malformed"))
+        if len(self._early) > self._plan.limit and self.tally.flow is not None:
+            self.tally.flow.fail(
+                StreamBroken(f"over {self._plan.limit} bytes before the first output", kind="too_large")
+            )
 
     def _begin(self, data: bytes) -> None:
         flow = self.tally.flow

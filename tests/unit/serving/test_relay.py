@@ -12,6 +12,7 @@ from narwhal.serving.relay import Relay, RelayPlan
 from tests.support.clients import KeptFlow, KeptStream
 from tests.support.ticking import TickingClock
 
+LIMIT = 1 << 20
 HEADERS = (("content-type", "text/event-stream"), ("x-request-id", "r"))
 
 ROLE = StreamEvent(EventKind.ROLE, b"data: role\n\n", {})
@@ -35,7 +36,7 @@ class Rig:
         self.flow = KeptFlow()
         self.clock = TickingClock()
         self.first = 0
-        plan = RelayPlan(HEADERS, include_usage, self.note_first)
+        plan = RelayPlan(HEADERS, include_usage, self.note_first, LIMIT)
         self.relay = Relay(self.client, plan, clock=self.clock)
         self.relay.on_open(self.flow)
 
@@ -76,9 +77,18 @@ def test_a_failure_before_output_leaves_the_response_open_for_an_error() -> None
 
 def test_endless_comments_before_the_first_output_are_no_stream() -> None:
     rig = Rig()
-    for _ in range(10_000):
+    for _ in range(LIMIT // len(PING.raw) + 1):
         rig.relay.on_events([PING])
-    assert rig.fault() == "malformed"
+    assert rig.fault() == "too_large"
+
+
+def test_a_role_event_with_the_token_ids_of_a_long_prompt_waits_too() -> None:
+    rig = Rig()
+    role = StreamEvent(EventKind.ROLE, b"data: %b\n\n" % (b"1" * (LIMIT - 100)), {})
+    rig.relay.on_events([role])
+    rig.relay.on_events([OUT])
+    assert rig.flow.error is None
+    assert rig.client.writes == [raws(role, OUT)]
 
 
 # --- a good stream ---
