@@ -6,12 +6,13 @@ from narwhal.clock import Clock
 from narwhal.cluster.gate import SHUTTING_DOWN
 from narwhal.cluster.publisher import Blocking
 from narwhal.cluster.state import OwnState
+from narwhal.errors import SavedStateError
 from narwhal.model.cluster_view import ClusterStatus, LeaseStatus, RouterStatus
 from narwhal.model.control import ControlStatus, OwnerRef, RouterState
 from narwhal.model.handoff import CheckpointRecord
 from narwhal.model.lease import PublishReply
 from narwhal.policy.handoff_codec import to_fields
-from narwhal.policy.takeover import PlanRules, from_checkpoint, opening_plan
+from narwhal.policy.takeover import PlanRules, SavedState, from_checkpoint, opening_plan
 from narwhal.ports import Checkpoint
 
 
@@ -89,13 +90,22 @@ class LocalPublisher:
 
         Raises SavedStateError if the file cannot be read and `resume` asks for it.
         """
+        try:
+            saved = self._saved()
+        except SavedStateError as error:
+            if resume:
+                raise
+            return (f"the saved state is left: {error}",)
+        if saved is None:
+            return ("there is no saved state: starting fresh",) if resume else ()
+        rules = PlanRules(engines=frozenset(self._state.identity.engines), keep_roles=resume)
+        return self._state.restore(opening_plan([saved], rules))
+
+    def _saved(self) -> SavedState | None:
         record = self._checkpoint.read()
         if record is None or not record.document:
-            return ("there is no saved state: starting fresh",) if resume else ()
-        identity = self._state.identity
-        saved = from_checkpoint(record, boot_id=identity.boot_id, now=self._clock.now())
-        rules = PlanRules(engines=frozenset(identity.engines), keep_roles=resume)
-        return self._state.restore(opening_plan([saved], rules))
+            return None
+        return from_checkpoint(record, boot_id=self._state.identity.boot_id, now=self._clock.now())
 
     async def snapshot(self) -> PublishReply | None:
         return None
