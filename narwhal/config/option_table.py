@@ -113,7 +113,7 @@ OPTIONS: Final = (
         "redis-url",
         "store",
         None,
-        "The shared store: redis://, rediss://, unix:// or redis+sentinel://host:port,host:port/service.",
+        "The shared store: redis://, rediss:// or unix://. Sentinels (redis+sentinel://) are refused yet.",
     ),
     Option("redis-password-env", "text", None, "Variable that holds the store's password.", rule=VARIABLE),
     Option(

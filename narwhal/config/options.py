@@ -149,7 +149,11 @@ def _url(option: Option, text: Any) -> str:
 
 
 def _store(option: Option, text: Any) -> tuple[StoreAddress, str]:
-    return redis_url.parse(text)
+    """Sentinel addresses are understood, and refused while nothing here follows them."""
+    address, password = redis_url.parse(text)
+    if address.service:
+        raise _Problem("names Sentinels, which this version does not follow: name the server itself")
+    return address, password
 
 
 _READERS: Final[Mapping[str, Callable[[Option, Any], Any]]] = {

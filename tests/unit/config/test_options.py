@@ -51,7 +51,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "max-concurrent": ("0", "-3", "many"),
     "graceful-timeout": ("-1", "nan", "inf", "soon"),
     "resume": ("maybe",),
-    "redis-url": ("http://h", "redis+cluster://h"),
+    "redis-url": ("http://h", "redis+cluster://h", "redis+sentinel://h:26379/main"),
     "redis-password-env": ("$PW", "a b"),
     "cluster": ("a b", "{a}", "x" * 129),
     "router-id": ("a b", "x" * 129, "ä"),
