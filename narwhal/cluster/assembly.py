@@ -169,6 +169,7 @@ def assemble(
         history=History(surroundings.recorder, router_id=meta.router_id, clock=clock),
         recorder=surroundings.recorder,
     )
+    crew.roster.resident = lambda: sum(legs.prefill + legs.decode for legs in owned.fleet.resident().values())
     member = Member(crew, max_age_s=settings.max_handoff_age_s, resume=settings.resume)
     view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=crew.roster, history=crew.history)
     return Membership(member, keeper, gate, view, publisher, mirror, crew.roster, crew.takeover)

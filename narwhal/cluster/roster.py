@@ -20,7 +20,8 @@ CALL_S = 0.8
 
 
 class Roster:
-    """Main loop only. `entry` is this router's fixed part; `resident` its requests in flight now."""
+    """Main loop only. `entry` is this router's fixed part; `resident` gives the legs that it has
+    on engines now."""
 
     def __init__(
         self,

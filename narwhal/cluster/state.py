@@ -63,16 +63,18 @@ class OwnState:
             extra=self._extra,
         )
 
-    def restore(self, plan: OpeningPlan) -> tuple[str, ...]:
-        """Begins with the plan's state; sentences for the log. Merge the store's totals before."""
+    def restore(self, plan: OpeningPlan, *, totals_known: bool = True) -> tuple[str, ...]:
+        """Begins with the plan's state; sentences for the log. Merge the store's totals before;
+        `totals_known`: they were read, or there is no store."""
         if plan.state is None:
             return plan.notes
         state = plan.state if plan.keep_roles else without_roles(plan.state)
         self._demand_risk = state.document.demand_risk
         self._extra = state.document.extra
         self._inherited = greater(self._inherited, state.document.counters)
-        if state.source == "checkpoint" and self._totals.total() == Counters():
-            # The store knows no run at all: the file's counters are of runs that have ended.
+        if totals_known and state.source == "checkpoint" and self._totals.total() == Counters():
+            # The store knows no run at all: the file's counters are of runs that have ended. Beside runs
+            # that a silent store knows they would count twice: they are the sum of all runs under one name.
             self._totals.merge({state.document.run: state.document.counters})
         notes = self._fleet.restore(state.document, self._clock.now())
         return (*plan.notes, *notes)

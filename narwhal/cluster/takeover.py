@@ -62,7 +62,7 @@ class Takeover:
         self._publisher = publisher
         self._clock = clock
         self.plan: OpeningPlan | None = None
-        """The last opening plan, for documents and the journal; `notes` are its sentences."""
+        """The last opening plan; `notes` are its sentences, for the journal."""
         self.notes: tuple[str, ...] = ()
 
     async def prepare(self, granted: Granted, saved: Saved) -> bool:
@@ -74,8 +74,10 @@ class Takeover:
             plan,
             plan.upto,
         )
-        await self._bounded(self._flusher.flush, until=until)
-        self.notes = self._state.restore(plan)
+        known = await self._bounded(self._learn, until=until)
+        self.notes = self._state.restore(plan, totals_known=known is not None)
+        if plan.state is None and saved.resume:
+            self.notes += ("there is no saved state: starting fresh",)
         self.plan = plan
         self._publisher.begin(granted.token, granted.epoch, n=top.n if top.epoch == granted.epoch else 1)
         return await self._publisher.first_write()
@@ -113,6 +115,10 @@ class Takeover:
     async def _stored(self, left: float) -> SavedState | None:
         stored = await self._handoffs.load(timeout_s=left)
         return from_store(stored, inc=stored.inc) if stored else None
+
+    async def _learn(self, left: float) -> bool:
+        await self._flusher.flush(left)
+        return True
 
     async def _follow(self, plan: OpeningPlan, left: float) -> tuple[OpeningPlan, LogPosition]:
         """The plan's document with the log's deltas up to its end, and that end."""

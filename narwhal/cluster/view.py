@@ -64,11 +64,12 @@ class LeasedView:
         return HandoffView(to_fields(document), mirrored=True, mirror_age_s=self._mirror.age_s(now))
 
     def cluster(self, now: float) -> ClusterStatus:
-        others = [one for one in self._roster.routers if one.router_id != self._roster.entry(now).router_id]
+        me = self._roster.entry(now)
+        others = [one for one in self._roster.routers if one.router_id != me.router_id]
         read_at = self._roster.read_at
         age_s = now - read_at if read_at is not None else 0.0
         newest_ms = max((one.seen_ms for one in self._roster.routers), default=0)
-        routers = [_router(self._roster.entry(now), seen_s=0.0)]
+        routers = [_router(me, seen_s=0.0)]
         routers += [_router(one, seen_s=age_s + (newest_ms - one.seen_ms) / 1000) for one in others]
         routers.sort(key=lambda router: router.router_id)
         return ClusterStatus(self._lease(now), tuple(routers), self._history.changes, self._store())

@@ -14,7 +14,7 @@ from narwhal.model.engine import EngineSpec
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import StoredHandoff
 from narwhal.model.lease import AppendReply, OwnerMeta, PublishReply
-from narwhal.model.request import Outcome, RequestRow
+from narwhal.model.request import Counters, Outcome, RequestRow
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.totals import Totals
@@ -40,13 +40,14 @@ class StreakyFleet(Fleet):
 
 
 class TroubledHandoffs(ScriptHandoffStore):
-    """The store with writes that fail on order. `mute`: they happen, but no answer comes."""
+    """The store with writes that fail on order. `mute`: they happen, but no answer comes; `slow`: no
+    answer about the totals."""
 
-    __slots__ = ("full", "mute")
+    __slots__ = ("full", "mute", "slow")
 
     def __init__(self, runner: MemoryRunner, cluster: str) -> None:
         super().__init__(runner, cluster)
-        self.full = self.mute = False
+        self.full = self.mute = self.slow = False
 
     async def publish(self, request: PublishRequest, *, timeout_s: float) -> PublishReply:
         if self.full:
@@ -55,6 +56,11 @@ class TroubledHandoffs(ScriptHandoffStore):
 
     async def append(self, request: AppendRequest, *, timeout_s: float) -> AppendReply:
         return self._answer(await super().append(request, timeout_s=timeout_s))
+
+    async def flush_totals(self, runs: Mapping[str, Counters], *, timeout_s: float) -> Mapping[str, Counters]:
+        if self.slow:
+            raise StoreUnreachable("no answer")
+        return await super().flush_totals(runs, timeout_s=timeout_s)
 
     def _answer(self, reply: R) -> R:
         if self.mute:

@@ -11,9 +11,10 @@ from narwhal.errors import ConfigError, SavedStateError
 from narwhal.model.control import RouterState
 from narwhal.model.engine import EngineSpec, Role
 from narwhal.model.handoff import CheckpointRecord
+from narwhal.model.placement import Demand
 from narwhal.model.request import Outcome
 from narwhal.policy.handoff_codec import to_fields
-from tests.unit.cluster.cluster_rig import Router, Scene, play
+from tests.unit.cluster.cluster_rig import ENGINES, Router, Scene, play
 
 SWAPPED = {"e0": "prefill", "e1": "decode"}
 
@@ -241,6 +242,47 @@ def test_an_empty_store_is_resumed_from_the_checkpoint_with_its_counters() -> No
         assert again.fleet.roles() == {"e0": Role.PREFILL, "e1": Role.DECODE}
         assert again.totals.total().served == 1
         assert again.parts.gate.epoch > epoch
+
+    play(script)
+
+
+def test_counters_of_the_checkpoint_are_not_added_to_totals_that_were_not_read() -> None:
+    async def script(scene: Scene) -> None:
+        owner, other = await scene.owner("r0"), scene.router("r1")
+        other.start()
+        owner.totals.finished(Outcome.SERVED)
+        other.totals.finished(Outcome.SERVED)
+        await scene.until(lambda: owner.totals.total().served == 2)
+        await owner.parts.publisher.checkpoint()
+        owner.kill()
+        other.kill()
+        scene.server.data.handoff.clear()
+        again = scene.router("r0", resume=True, checkpoint=owner.checkpoint)
+        again.handoffs.slow = True
+        again.start()
+        await scene.until(lambda: again.owns)
+        again.handoffs.slow = False
+        await scene.clock.sleep(2.0)
+        assert again.totals.total().served == 2
+
+    play(script)
+
+
+def test_resume_with_nothing_saved_says_that_it_starts_fresh(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.owner("r0", resume=True)
+        assert "opening: there is no saved state: starting fresh" in caplog.messages
+
+    play(script)
+
+
+def test_the_roster_tells_what_a_router_has_in_hand() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("r0")
+        owner.fleet.reserve_prefill(Demand(10, 10), scene.clock.now())
+        await scene.clock.sleep(3.0)
+        (entry,) = owner.parts.roster.routers
+        assert entry.resident == 1
 
     play(script)
 
