@@ -95,6 +95,7 @@ class RouterProtocol(HttpToolsProtocol):
             self._refuse_head()
         if self.pipeline:
             self.flow.resume_reading()
+        self._wait_for_the_next()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -167,6 +168,15 @@ class RouterProtocol(HttpToolsProtocol):
         self._held += data
         if len(self._held) > _HELD_LIMIT:
             self.flow.pause_reading()
+
+    def _wait_for_the_next(self) -> None:
+        """Uvicorn's time for an idle connection ends with any byte, also of a body that comes behind its
+        answer: nothing would ever end such a connection."""
+        answered = self.cycle is not None and self.cycle.response_complete
+        if answered and self._head_timer is None and self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _go_on(self) -> None:
         if self._held and not self._answering() and not self.transport.is_closing():

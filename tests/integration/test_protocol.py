@@ -41,6 +41,10 @@ class App:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.called += 1
+        if scope["path"] == "/early":
+            async with client_stream(scope, receive, send) as stream:
+                await self.sized(stream, b"")
+            return
         body, more = b"", True
         while more:
             message = await receive()
@@ -109,6 +113,14 @@ class App:
 
 class Hasty(RouterProtocol):
     HEAD_TIMEOUT_S = 0.2
+
+
+class Restless(RouterProtocol):
+    """Keeps an idle connection for 0.2 s."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.timeout_keep_alive = 0.2  # type: ignore[assignment]
 
 
 @asynccontextmanager
@@ -372,6 +384,18 @@ def test_a_head_below_the_limit_passes_with_a_large_body() -> None:
         assert len((await wire.answer()).body) == 500_000
 
     play(scenario)
+
+
+@pytest.mark.parametrize("more", [b"y", b"y" * 9], ids=["a part", "the rest"])
+def test_a_body_that_comes_behind_its_answer_does_not_keep_the_connection_for_ever(more: bytes) -> None:
+    async def scenario(app: App, wire: Wire) -> None:
+        await wire.send(post("/early", b"x" * 10)[:-9])
+        assert (await wire.answer()).body == EVENT
+        await wire.send(more)
+        async with asyncio.timeout(30):
+            assert await wire.ended()
+
+    play(scenario, Restless)
 
 
 @pytest.mark.parametrize("begun", [b"", b"POST /echo HTTP/1.1\r\nhost: x\r\n"])
