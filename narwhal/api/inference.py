@@ -15,7 +15,7 @@ from narwhal.api.client_stream import client_stream
 from narwhal.api.envelope import Answer, envelope, json_answer
 from narwhal.api.errors import INVALID, answer
 from narwhal.api.inbound import BodyLimits, HttpInbound
-from narwhal.errors import InvariantViolation, NarwhalError, TooLarge
+from narwhal.errors import InvariantViolation, NarwhalError, NotOwner, TooLarge
 from narwhal.model.request import Api
 from narwhal.ports import RequestHandler
 
@@ -91,8 +91,9 @@ class Generate:
             try:
                 await self._handler.serve(inbound)
             except asyncio.CancelledError:
+                # The client has gone, or the server ends what outlived `graceful_timeout_s`.
                 if not (stream.gone or inbound.left):
-                    raise
+                    await _tell(NotOwner("this router is shutting down"), inbound)
             except InvariantViolation:
                 log.critical("a bug was met: the process ends", exc_info=True)
                 asyncio.get_running_loop().call_soon(_crash)

@@ -11,7 +11,6 @@ to `_HELD_LIMIT`: uvicorn would stop reading, and with it seeing that the client
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import deque
 from typing import Any
@@ -19,6 +18,8 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from narwhal.api.client_stream import EXTENSION, TransportStream
+from narwhal.api.envelope import envelope, new_request_id
+from narwhal.api.errors import INVALID
 
 HEAD_LIMIT = 65536
 LINGER_S = 2.0
@@ -207,9 +208,9 @@ class RouterProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def _answer(self, status: int, message: str) -> None:
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
-        body = json.dumps({"error": error}).encode()
+        body = envelope(message, INVALID)
         head = [STATUS_LINE[status], b"content-type: application/json\r\n", b"connection: close\r\n"]
+        head.append(b"x-request-id: %b\r\n" % new_request_id().encode())
         head += [b"%b: %b\r\n" % field for field in self.server_state.default_headers]
         head.append(b"content-length: %d\r\n\r\n" % len(body))
         self.transport.write(b"".join(head) + body)

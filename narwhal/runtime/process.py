@@ -40,6 +40,8 @@ from narwhal.telemetry.recorder import JournalRecorder
 log = logging.getLogger("narwhal.runtime")
 _summary = logging.getLogger("narwhal.start")
 
+CUT_S = 1.0
+"""Requests that are cut get this long to close their accounts."""
 CLEAN, CRASHED, WRONG_USE, WRONG_STATE = 0, 1, 2, 3
 """Exit statuses."""
 
@@ -203,6 +205,8 @@ async def _end(
             log.warning("%d requests are cut after serving.graceful_timeout_s", left)
     await server.stop()
     if not work.done():
+        # What was cut still counts: its outcome goes with the last flush.
+        await router.drain(asyncio.Event(), within_s=CUT_S)
         await router.control.finish()
         work.cancel()
         await asyncio.wait({work})

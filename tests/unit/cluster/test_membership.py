@@ -14,7 +14,7 @@ from narwhal.model.handoff import CheckpointRecord
 from narwhal.model.placement import Demand
 from narwhal.model.request import Outcome
 from narwhal.policy.handoff_codec import to_fields
-from tests.unit.cluster.cluster_rig import ENGINES, Router, Scene, play
+from tests.unit.cluster.cluster_rig import Router, Scene, play
 
 SWAPPED = {"e0": "prefill", "e1": "decode"}
 
