@@ -32,7 +32,7 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with engine_process(2, "--prefill", "0", "--interval", "0.001") as engines:
         # Silence is judged by what the engine could have sent: a paused stream is not silent.
-        fleet = fleet_document(engines.engines, engine={"decode_read_timeout_s": 0.5})
+        fleet = fleet_document(engines.engines, engine={"decode_read_timeout_s": 1.5})
         with router_process(Path(tmp_path_factory.mktemp("router")), fleet) as router:
             yield Site(router, engines)
 
@@ -63,7 +63,7 @@ def test_an_unread_stream_stops_its_engine_and_goes_on_when_it_is_read(site: Sit
     async def scene() -> None:
         idle = site.router.memory_bytes()
         wire = await begun(site)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(2.0)
         held = await asyncio.to_thread(site.frames)
         assert held < TOKENS, "the engine waits"
         await asyncio.sleep(0.5)

@@ -17,7 +17,16 @@ from tests.support.router import Router, fleet_document, router_process
 from tests.support.wire import ask, play
 
 PROMPT = "naïve 海"
-BODY = {"prompt": PROMPT, "max_tokens": 3, "stream": True}
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+BODIES: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"prompt": PROMPT, "max_tokens": 3, "stream": True},
+    CHAT: {
+        "messages": [{"role": "user", "content": PROMPT}],
+        "max_tokens": 3,
+        "stream": True,
+        "return_token_ids": True,
+    },
+}
 AT_ONCE = 16
 HUGE = 2 << 20
 
@@ -48,7 +57,7 @@ def site(standing: Site) -> Iterator[Site]:
 
 def same_identity(body: bytes) -> bytes:
     """The stream without what differs from request to request."""
-    return re.sub(rb'"created":\s*\d+', b'"created":0', re.sub(rb'"cmpl-[^"]*"', b'"cmpl-"', body))
+    return re.sub(rb'"created":\s*\d+', b'"created":0', re.sub(rb'cmpl-[^"]*"', b'cmpl-"', body))
 
 
 def without_usage(body: bytes, end: bytes) -> bytes:
@@ -57,44 +66,48 @@ def without_usage(body: bytes, end: bytes) -> bytes:
     return body.replace(event + end + end, b"")
 
 
-async def engines_bytes(site: Site, end: bytes, **fields: Any) -> tuple[bytes, int]:
+async def engines_bytes(
+    site: Site, end: bytes, *, path: str = COMPLETIONS, **fields: Any
+) -> tuple[bytes, int]:
     """What the router must send for these faults, and how many bytes the engine sends for it."""
-    asked = {**BODY, "stream_options": {"include_usage": True}, **fields}
-    direct = await ask(site.consumer.url, "/v1/completions", body=asked, x_narwhal_leg="decode")
+    asked = {**BODIES[path], "stream_options": {"include_usage": True}, **fields}
+    direct = await ask(site.consumer.url, path, body=asked, x_narwhal_leg="decode")
     return without_usage(same_identity(direct.body), end), len(direct.body)
 
 
-async def ask_all(site: Site, count: int, *, at_once: int = AT_ONCE, **fields: Any) -> list[bytes]:
+async def ask_all(
+    site: Site, count: int, *, path: str = COMPLETIONS, at_once: int = AT_ONCE, **fields: Any
+) -> list[bytes]:
     """Bodies of that many streams through the router."""
     seats = asyncio.Semaphore(at_once)
 
     async def one() -> bytes:
         async with seats:
-            answer = await ask(site.router.url, "/v1/completions", body={**BODY, **fields})
+            answer = await ask(site.router.url, path, body={**BODIES[path], **fields})
             return same_identity(answer.body)
 
     return await asyncio.gather(*(one() for _ in range(count)))
 
 
 @pytest.mark.parametrize(
-    ("framing", "end"),
+    ("path", "framing", "end"),
     [
-        ([], b"\n"),
-        (["crlf"], b"\r\n"),
-        (["cr"], b"\r"),
-        (["comments", "multi_line"], b"\n"),
-        (["crlf", "comments", "multi_line"], b"\r\n"),
+        (COMPLETIONS, [], b"\n"),
+        (COMPLETIONS, ["crlf"], b"\r\n"),
+        (COMPLETIONS, ["cr"], b"\r"),
+        (COMPLETIONS, ["comments", "multi_line"], b"\n"),
+        (COMPLETIONS, ["crlf", "comments", "multi_line"], b"\r\n"),
+        (CHAT, [], b"\n"),
     ],
-    ids=["LF", "CRLF", "CR", "LF, comments, many lines", "CRLF, comments, many lines"],
+    ids=["LF", "CRLF", "CR", "LF, comments, many lines", "CRLF, comments, many lines", "chat"],
 )
-def test_a_cut_at_any_byte_changes_nothing(site: Site, framing: Sequence[str], end: bytes) -> None:
+def test_a_cut_at_any_byte_changes_nothing(site: Site, path: str, framing: Sequence[str], end: bytes) -> None:
     async def scene() -> None:
         site.order([{"fault": fault, "leg": "decode"} for fault in framing])
-        expected, length = await engines_bytes(site, end)
-        # The engine's request ID at the router is longer than the one made here; all offsets and some more.
-        offsets = range(1, length + 64)
+        expected, length = await engines_bytes(site, end, path=path)
+        offsets = range(1, length)
         site.order([{"fault": "split", "at": at, "leg": "decode", "count": 1} for at in offsets])
-        bodies = await ask_all(site, len(offsets))
+        bodies = await ask_all(site, len(offsets), path=path)
         assert sum(body != expected for body in bodies) == 0
 
     play(scene(), within_s=120.0)
