@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -167,3 +168,13 @@ def test_an_unknown_owner_is_null() -> None:
 
 def test_health_counts_engines() -> None:
     assert health_body(views.HEALTHY) == {"status": "ok", "instances": 4, "available_instances": 3}
+
+
+def test_the_documentation_lists_every_field_that_rests() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "http-api.md").read_text(encoding="utf-8")
+    rows = [
+        f"| {document} | `{field.path}` | `{orjson.dumps(field.value).decode()}` | {field.filled_by} |"
+        for document, fields in RESTING.items()
+        for field in fields
+    ]
+    assert text.endswith("| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n")
