@@ -13,7 +13,15 @@ from narwhal.engine.events import is_plain
 from narwhal.engine.exchange import Exchange, Head
 from narwhal.engine.feed import EventFeed
 from narwhal.engine.refusal import refusal
-from narwhal.engine.template import Template, chunk_head
+from narwhal.engine.template import (
+    KNOWN_TEXTS,
+    LARGEST_CHUNK,
+    ROOM,
+    SIZE_LINES,
+    Template,
+    chunk_head,
+    is_one_string,
+)
 from narwhal.errors import EngineError, EngineTimeout, StreamBroken
 from narwhal.ports import EngineReply, StreamCall, StreamSink
 
@@ -23,7 +31,6 @@ if TYPE_CHECKING:
 _REFUSAL_LIMIT = 1 << 20
 _LEARN_EVERY = 8
 """A template that does not match is replaced at most once in so many events."""
-_BACKSLASH = 0x5C
 _BLANK = Template()
 """Fits nothing; shared by all legs that have learned nothing yet."""
 
@@ -71,23 +78,18 @@ class DecodeLeg(Exchange[None]):
 
         The hot path of the router: see the counted test before adding anything here.
         """
-        if not self._verbatim:
+        size = len(chunk)
+        if not self._verbatim or size > LARGEST_CHUNK:
             return False
         template = self._template
-        size = len(chunk)
-        if (size == template.size or template.fit(size)) and chunk.startswith(template.start):
-            lead, stop = template.lead, template.stop
-            if (
-                chunk.endswith(template.end)
-                and chunk.find(b'"', lead) == stop
-                and chunk.find(b"\n", lead) == size - 4
-                and chunk.find(b"\r", lead) == size - 2
-                and chunk[stop - 1] != _BACKSLASH
-            ):
-                self.last_read_at = self.loop.time()
-                self.passed += 1
-                self._write_chunk(chunk)  # type: ignore[misc]
-                return True
+        text = (
+            chunk.removeprefix(SIZE_LINES[size]).removeprefix(template.prefix).removesuffix(template.suffix)
+        )
+        if len(text) == ROOM[size] - template.fixed and (text in KNOWN_TEXTS or is_one_string(text)):
+            self.last_read_at = self.loop.time()
+            self.passed += 1
+            self._write_chunk(chunk)  # type: ignore[misc]
+            return True
         return self._take_unlike(chunk)
 
     def _take_unlike(self, chunk: bytes) -> bool:

@@ -1,9 +1,9 @@
-"""Proof by comparison that a chunk is one plain event, at the price of two comparisons and three searches.
+"""Proof by comparison that a chunk is one plain event, at the price of three cuts and one look-up.
 
 The events of one stream differ in one JSON string, the generated text. So when an event has been found
 plain, its bytes up to the opening quote of that string and from the closing quote on become a template. A
-chunk that begins and ends like it, with no quote, line end or final backslash between, has the same
-structure with another string in it: it is plain, whatever the text says.
+chunk that is its own size line, the one, a text without quote, line end or final backslash, and the other
+has the same structure with another string in it: it is plain, whatever the text says.
 """
 
 from __future__ import annotations
@@ -11,43 +11,45 @@ from __future__ import annotations
 import re
 
 _TEXT = re.compile(rb'"(?:text|content|reasoning|reasoning_content)":"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_LARGEST_CHUNK = 4096
+
+LARGEST_CHUNK = 4096
 _FRAMING = 2
 """The CRLF behind a chunk's data."""
+_NEVER = 1 << 30
+
+_KNOWN_TEXTS = 16_384
+_KNOWN_TEXT_BYTES = 48
 
 
-def _chunk_heads() -> list[bytes]:
-    """By the length of a whole chunk: its size line (lower-case hex, as engines write it), or nothing."""
-    heads = [b""] * (_LARGEST_CHUNK + 1)
-    for size in range(1, _LARGEST_CHUNK):
-        head = b"%x\r\n" % size
-        length = len(head) + size + _FRAMING
-        if length <= _LARGEST_CHUNK:
-            heads[length] = head
-    return heads
+def _size_lines() -> list[bytes]:
+    """By the length of a whole chunk: its size line (lower-case hex, as engines write it), or b""."""
+    lines = [b""] * (LARGEST_CHUNK + 1)
+    for size in range(1, LARGEST_CHUNK):
+        line = b"%x\r\n" % size
+        length = len(line) + size + _FRAMING
+        if length <= LARGEST_CHUNK:
+            lines[length] = line
+    return lines
 
 
-_HEADS = _chunk_heads()
-
-
-def chunk_head(chunk: bytes) -> int:
-    """Length of the size line if `chunk` is exactly one HTTP/1.1 chunk, else 0."""
-    head = _HEADS[len(chunk)] if len(chunk) <= _LARGEST_CHUNK else b""
-    return len(head) if head and chunk.startswith(head) and chunk.endswith(b"\r\n") else 0
+SIZE_LINES = _size_lines()
+ROOM = [length - len(line) if line else -_NEVER for length, line in enumerate(SIZE_LINES)]
+"""By the length of a whole chunk: bytes behind its size line; never reached where there is no such chunk."""
 
 
 class Template:
-    """`size`, `start`, `lead`, `end`, `stop` are for the one caller that compares inline:
-    a chunk of `size` bytes starts with `start` (`lead` bytes) and ends with `end` (from `stop` on)."""
+    """`prefix` and `suffix` (with the CRLF) of every event like the learned one, `fixed` bytes together.
 
-    __slots__ = ("_prefix", "_suffix", "end", "lead", "size", "start", "stop")
+    The hot path compares inline: what is left of a chunk without size line, prefix and suffix must be
+    `ROOM[length] - fixed` bytes long, and `is_one_string`.
+    """
+
+    __slots__ = ("fixed", "prefix", "suffix")
 
     def __init__(self, prefix: bytes = b"", suffix: bytes = b"") -> None:
-        self._prefix = prefix
-        self._suffix = suffix
-        self.size = -1
-        self.start = self.end = b""
-        self.lead = self.stop = 0
+        self.prefix = prefix
+        self.suffix = suffix
+        self.fixed = len(prefix) + len(suffix) if prefix else _NEVER
 
     @classmethod
     def of(cls, event: bytes) -> Template | None:
@@ -55,15 +57,23 @@ class Template:
         match = _TEXT.search(event)
         return cls(event[: match.start(1)], event[match.end(1) :] + b"\r\n") if match else None
 
-    def fit(self, size: int) -> bool:
-        """Makes the comparison ready for chunks of another size. False: no such chunk can match."""
-        head = _HEADS[size] if size <= _LARGEST_CHUNK else b""
-        lead = len(head) + len(self._prefix)
-        if not head or not self._prefix or size < lead + len(self._suffix):
-            return False
-        self.size = size
-        self.start = head + self._prefix
-        self.lead = lead
-        self.end = self._suffix
-        self.stop = size - len(self._suffix)
-        return True
+
+KNOWN_TEXTS: set[bytes] = set()
+"""Texts that are one JSON string: a model's tokens come again and again. Bounded in number and length."""
+
+
+def is_one_string(text: bytes) -> bool:
+    """Between two quotes, `text` cannot end the string before the second one."""
+    if text.find(b'"') >= 0 or text.find(b"\n") >= 0 or text.find(b"\r") >= 0 or text.endswith(b"\\"):
+        return False
+    if len(text) <= _KNOWN_TEXT_BYTES:
+        if len(KNOWN_TEXTS) >= _KNOWN_TEXTS:
+            KNOWN_TEXTS.clear()
+        KNOWN_TEXTS.add(text)
+    return True
+
+
+def chunk_head(chunk: bytes) -> int:
+    """Length of the size line if `chunk` is exactly one HTTP/1.1 chunk, else 0."""
+    line = SIZE_LINES[len(chunk)] if len(chunk) <= LARGEST_CHUNK else b""
+    return len(line) if line and chunk.startswith(line) and chunk.endswith(b"\r\n") else 0
