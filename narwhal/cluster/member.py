@@ -100,7 +100,11 @@ class Member:
                 await crew.publisher.publish_changes()
             with contextlib.suppress(StoreError):
                 await crew.roster.refresh(now)
-            if not crew.gate.may_admit(now) and now - saved_at >= CHECKPOINT_S:
+            if crew.gate.may_admit(now):
+                continue
+            # A fence that met the opening at its last step may have ended the mirror.
+            self._follow()
+            if now - saved_at >= CHECKPOINT_S:
                 saved_at = now
                 await self._save()
 

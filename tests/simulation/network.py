@@ -42,6 +42,8 @@ class Wire:
     cut_until: float = 0.0
     slow_until: float = 0.0
     deaf_until: float = 0.0
+    deaf_lease_until: float = 0.0
+    """Deaf on the lease connection only."""
     twice_until: float = 0.0
     hold_s: float = 0.0
     """The next request is held so long between the router's check and its send; the router is paused."""
@@ -106,6 +108,7 @@ class SimLink:
         self._strands = strands
         self._strand = strands[0]
         self._rate = rate
+        self._is_lease = strands[0].name.endswith("keeper")
 
     async def call(self, operation: Callable[[], R], *, timeout_s: float) -> R:
         loop = self._net.loop
@@ -126,7 +129,7 @@ class SimLink:
             delay, wire.hold_s = delay + wire.hold_s, 0.0
             for strand in self._strands:
                 net.loop.pause(strand, now + delay - 0.0005)
-        elif wire.stun_s and (not wire.stun_lease or self._strand.name.endswith("keeper")):
+        elif wire.stun_s and (not wire.stun_lease or self._is_lease):
             stun_s, wire.stun_s = wire.stun_s, 0.0
             for strand in self._strands:
                 net.loop.pause(strand, now + stun_s)
@@ -155,7 +158,8 @@ class SimLink:
 
     def _back(self, done: asyncio.Future[Any], *, result: Any = None, error: str = "") -> None:
         wire, now = self._net.wire(self._router), self._net.loop.time()
-        if wire.cut_until > now or wire.deaf_until > now:
+        deaf = wire.deaf_until > now or (self._is_lease and wire.deaf_lease_until > now)
+        if wire.cut_until > now or deaf:
             return
         self._net.loop.call_later(
             self._net.latency(), _settle, done, result, error, context=self._strand.context()

@@ -14,7 +14,7 @@ from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryRunner, MemoryServer
 from tests.simulation.campaign import Outcome, Plan, World
 from tests.simulation.routers import SimRouter
-from tests.support.broken_rules import DeadlineFromReply
+from tests.support.broken_rules import AgainFromRetry, DeadlineFromReply
 
 Script = Callable[["Stage"], Awaitable[None]]
 
@@ -74,6 +74,33 @@ def test_a_reply_that_is_read_late_does_not_prolong_the_lease() -> None:
 
 def test_a_deadline_counted_from_the_reply_is_caught() -> None:
     assert play(late_reading, election=DeadlineFromReply).error.startswith("Violation: I1")
+
+
+async def lost_acquire_replies(stage: Stage) -> None:
+    """A successor's acquire takes at once, is confirmed 3.1 s later, opens, and is cut off from the store."""
+    dead = await stage.owner()
+    dead.kill()
+    takers: list[str] = []
+
+    def applied(router: str) -> None:
+        stage.checkers.after_write(router)
+        lease = stage.net.store.server.data.lease
+        if lease.get("owner") == router != dead.host.name and not takers:
+            takers.append(router)
+            stage.net.wire(router).deaf_lease_until = stage.loop.time() + 3.1
+
+    stage.net.on_applied = applied
+    taker = await stage.owner()
+    assert [taker.host.name] == takers
+    stage.net.wire(taker.host.name).cut_until = stage.loop.time() + 12.0
+
+
+def test_lost_acquire_replies_do_not_prolong_the_lease() -> None:
+    assert play(lost_acquire_replies).error == ""
+
+
+def test_a_deadline_counted_from_the_retry_is_caught() -> None:
+    assert play(lost_acquire_replies, election=AgainFromRetry).error.startswith("Violation: I1")
 
 
 # --- taking over -------------------------------------------------------------------------------------

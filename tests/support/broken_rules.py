@@ -19,6 +19,15 @@ class DeadlineFromReply(Election):
         return super()._renewed(reply, now)
 
 
+class AgainFromRetry(Election):
+    """After AGAIN, D counts from the send of the attempt that was answered."""
+
+    def _acquired(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
+        if self.tenure is not None:
+            self.tenure.first_sent = self.tenure.sent
+        return super()._acquired(reply, now)
+
+
 class _Candidacy(Election):
     """With a watch of the subclass's choice."""
 
@@ -85,5 +94,8 @@ class HalfTheWatch(_Candidacy):
 
 BROKEN: dict[str, type[Election]] = {
     machine.__name__: machine
-    for machine in (DeadlineFromReply, TtlInsteadOfObservation, ShortcutAlways, OwnTtlOnly, HalfTheWatch)
+    for machine in (
+        *(DeadlineFromReply, AgainFromRetry, TtlInsteadOfObservation),
+        *(ShortcutAlways, OwnTtlOnly, HalfTheWatch),
+    )
 }

@@ -12,13 +12,13 @@ from narwhal.cluster.state import Identity
 from narwhal.errors import StoreUnreachable
 from narwhal.model.engine import EngineSpec
 from narwhal.model.fleet_view import FleetState
-from narwhal.model.handoff import StoredHandoff
+from narwhal.model.handoff import LogPosition, StoredHandoff
 from narwhal.model.lease import AppendReply, OwnerMeta, PublishReply
 from narwhal.model.request import Counters, Outcome, RequestRow
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.totals import Totals
-from narwhal.ports import AppendRequest, PublishRequest
+from narwhal.ports import AppendRequest, FeedBatch, PublishRequest
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner, MemoryServer
@@ -37,6 +37,13 @@ class StreakyFleet(Fleet):
 
     def export(self, now: float) -> FleetState:
         return replace(super().export(now), streaks=self.streaks)
+
+
+class DeadFeed(MemoryFeed):
+    """A feed connection that never answers."""
+
+    async def read(self, after: LogPosition, *, block_s: float) -> FeedBatch:
+        raise StoreUnreachable("no answer")
 
 
 class TroubledHandoffs(ScriptHandoffStore):
@@ -124,6 +131,7 @@ class Scene:
         run = f"{name}-{next(self._numbers)}"
         engines = changes.pop("engines", ENGINES)
         checkpoint = changes.pop("checkpoint", None) or MemoryCheckpoint()
+        feed = changes.pop("feed", None) or MemoryFeed(self.server)
         fleet, totals = StreakyFleet(fleet_config(*engines), {}), Totals(run)
         runner = MemoryRunner(self.server)
         handoffs = TroubledHandoffs(runner, "c")
@@ -131,7 +139,7 @@ class Scene:
         stores = Stores(
             lease=ScriptLeaseStore(runner, "c"),
             handoffs=handoffs,
-            feed=MemoryFeed(self.server),
+            feed=feed,
             registry=ScriptRegistry(runner, "c"),
             checkpoint=checkpoint,
         )

@@ -14,7 +14,7 @@ from narwhal.model.handoff import CheckpointRecord
 from narwhal.model.placement import Demand
 from narwhal.model.request import Outcome
 from narwhal.policy.handoff_codec import to_fields
-from tests.unit.cluster.cluster_rig import Router, Scene, play
+from tests.unit.cluster.cluster_rig import DeadFeed, Router, Scene, play
 
 SWAPPED = {"e0": "prefill", "e1": "decode"}
 
@@ -283,6 +283,22 @@ def test_the_roster_tells_what_a_router_has_in_hand() -> None:
         await scene.clock.sleep(3.0)
         (entry,) = owner.parts.roster.routers
         assert entry.resident == 1
+
+    play(script)
+
+
+def test_a_mirror_that_was_never_read_does_not_forbid_to_own() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("r0")
+        change_roles(owner, SWAPPED)
+        await owner.parts.publisher.publish_changes()
+        blind = scene.router("r1", feed=DeadFeed(scene.server))
+        blind.start()
+        await scene.clock.sleep(3.0)
+        assert not blind.parts.view.status(scene.clock.now()).ready_to_take
+        owner.kill()
+        await scene.until(lambda: blind.owns, limit_s=8.0)
+        assert blind.fleet.roles() == {"e0": Role.PREFILL, "e1": Role.DECODE}
 
     play(script)
 
