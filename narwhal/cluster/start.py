@@ -110,8 +110,6 @@ class StartChecks:
                 raise problem
             log.warning("saved state is left: %s", problem)
             self._ports.recorder.event("saved_state_left", {"error": str(problem)})
-        if self._rules.resume and not resumable:
-            log.warning("there is no saved state: starting fresh")
 
     async def _await_predecessor(self) -> None:
         """An entry of our ID by another run: it ends (clean exit, or 15 s of silence), or the ID is taken.
