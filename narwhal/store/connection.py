@@ -161,13 +161,15 @@ def _heeding_cancellation() -> Iterator[None]:
     """Raises the cancellation that came inside the block and was lost there.
 
     redis-py waits with `asyncio.wait_for`, which before Python 3.12 forgets a cancellation that arrives
-    together with the result: a cancelled task would go on, and a deadline would pass unnoticed.
+    together with the result or an error: a cancelled task would go on, and a deadline would pass unnoticed.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
-    yield
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError
+    try:
+        yield
+    finally:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 def _settings(address: StoreAddress, login: Login) -> dict[str, Any]:

@@ -479,3 +479,18 @@ async def test_a_cancelled_call_never_returns_whenever_the_cancellation_comes(em
         assert await connection.command("PING", timeout_s=S) == b"PONG"
     finally:
         await connection.aclose()
+
+
+async def test_a_cancelled_call_that_fails_at_that_moment_ends_cancelled_too(guarded):
+    """Else a follower that asks again after errors could never be ended: a router with a wrong password hung."""
+    connection = RedisConnection(replace(guarded.address, username="narwhal"), Login("n", "wrong"))
+    try:
+        for turns in range(60):
+            call = asyncio.create_task(connection.command("PING", timeout_s=S))
+            for _ in range(turns):
+                await asyncio.sleep(0.0001)
+            asked = call.cancel()
+            await asyncio.wait({call})
+            assert call.cancelled() == asked, f"cancelled after {turns} turns: {call.exception()!r}"
+    finally:
+        await connection.aclose()
