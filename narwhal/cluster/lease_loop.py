@@ -235,7 +235,7 @@ class LeaseKeeper:
         except StoreError as error:
             if isinstance(error, StoreProtocolError) and self._machine.phase is RouterState.STARTING:
                 raise
-            self._meter.failed()
+            self._meter.failed(error)
             return None
         self._meter.answered(self._clock.now() - before)
         return reply

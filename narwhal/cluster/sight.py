@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from narwhal.cluster.gate import holder_of
+from narwhal.errors import StoreError
 from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import LeaseState, LeaseView
 from narwhal.policy.election import HOLDING, Election
 from narwhal.policy.tenure import Tenure
 
+log = logging.getLogger("narwhal.cluster")
+
 
 class StoreMeter:
-    """How the lease connection fares."""
+    """How the lease connection fares. Says in the log when the store falls silent, and when it is back."""
 
     def __init__(self) -> None:
         self.reachable = False
@@ -21,10 +25,14 @@ class StoreMeter:
         self.latency_s: float | None = None
 
     def answered(self, latency_s: float) -> None:
+        if self.failures and not self.reachable:
+            log.warning("the store answers again")
         self.reachable = True
         self.latency_s = latency_s
 
-    def failed(self) -> None:
+    def failed(self, error: StoreError) -> None:
+        if self.reachable or not self.failures:
+            log.warning("the store gives no answer: %s", error)
         self.reachable = False
         self.failures += 1
         self.latency_s = None

@@ -76,8 +76,6 @@ class Takeover:
         )
         known = await self._bounded(self._learn, until=until)
         self.notes = self._state.restore(plan, totals_known=known is not None)
-        if plan.state is None and saved.resume:
-            self.notes += ("there is no saved state: starting fresh",)
         self.plan = plan
         self._publisher.begin(granted.token, granted.epoch, n=top.n if top.epoch == granted.epoch else 1)
         return await self._publisher.first_write()

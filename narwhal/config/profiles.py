@@ -155,7 +155,7 @@ class _Reader:
         iid = row.get("iid")
         where = _name(index, row)
         problems = list(_problems(row))
-        if iid in self._rows:
+        if isinstance(iid, str) and iid in self._rows:
             problems.append("iid is given twice")
         for problem in problems:
             self._add(f"{where} {problem}")

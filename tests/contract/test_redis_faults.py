@@ -482,7 +482,7 @@ async def test_a_cancelled_call_never_returns_whenever_the_cancellation_comes(em
 
 
 async def test_a_cancelled_call_that_fails_at_that_moment_ends_cancelled_too(guarded):
-    """Else a follower that asks again after errors could never be ended: a router with a wrong password hung."""
+    """Else a follower that asks again after errors could never be ended: a wrong password hung a router."""
     connection = RedisConnection(replace(guarded.address, username="narwhal"), Login("n", "wrong"))
     try:
         for turns in range(60):

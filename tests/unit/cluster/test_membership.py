@@ -268,14 +268,6 @@ def test_counters_of_the_checkpoint_are_not_added_to_totals_that_were_not_read()
     play(script)
 
 
-def test_resume_with_nothing_saved_says_that_it_starts_fresh(caplog: pytest.LogCaptureFixture) -> None:
-    async def script(scene: Scene) -> None:
-        await scene.owner("r0", resume=True)
-        assert "opening: there is no saved state: starting fresh" in caplog.messages
-
-    play(script)
-
-
 def test_the_roster_tells_what_a_router_has_in_hand() -> None:
     async def script(scene: Scene) -> None:
         owner = await scene.owner("r0")

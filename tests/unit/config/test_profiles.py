@@ -122,6 +122,11 @@ def test_a_decode_range_must_not_be_upside_down(tmp_path, what):
     assert f"decode_min_{what} must be ≤ decode_max_{what}" in problems(store(tmp_path, row))
 
 
+@pytest.mark.parametrize("iid", [[], {}, 3, ""])
+def test_an_engine_id_must_be_text(tmp_path, iid):
+    assert "profiles[0]: iid must be a" in problems(store(tmp_path, {**ROW, "iid": iid}))
+
+
 def test_two_rows_of_one_engine_are_refused(tmp_path):
     assert "e0: iid is given twice" in problems(store(tmp_path, ROW, ROW))
 
