@@ -20,7 +20,8 @@ class ModelCard:
     """The served model and the longest context an engine reports for it, in tokens.
 
     `max_model_len` is None until an engine has told it, and the last known value afterwards: a fleet whose
-    engines are all away still has a model. Engines are asked in turn, one a pass.
+    engines are all away still has a model. One engine is asked a pass: the one that told it last, over the
+    connection that is still open, or the next one where that told nothing.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class ModelCard:
         self._asking: asyncio.Task[None] | None = None
 
     def refresh(self) -> None:
-        """Asks the next engine, unless a question is still open. Never waits.
+        """Asks one engine, unless a question is still open. Never waits.
 
         Raises what the last question ended with if that was not the engine's doing.
         """
@@ -50,7 +51,6 @@ class ModelCard:
         if not engines:
             return
         iid = engines[self._turn % len(engines)]
-        self._turn += 1
         self._asking = asyncio.create_task(self._ask(iid), name="model-card")
 
     async def _ask(self, iid: str) -> None:
@@ -60,9 +60,12 @@ class ModelCard:
                 reply = await self._control.get(iid, PATH, timeout_s=self._timeout_s)
         except (EngineError, TimeoutError) as error:
             log.debug("%s did not tell its models: %s", iid, error)
+            self._turn += 1
             return
         length = longest_context(reply.body, self.model) if reply.status == 200 else None
-        if length is not None:
+        if length is None:
+            self._turn += 1
+        else:
             self.max_model_len = length
 
     async def aclose(self) -> None:

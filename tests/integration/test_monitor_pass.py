@@ -396,10 +396,10 @@ def test_the_context_length_is_unknown_until_an_engine_tells_it() -> None:
     assert run(refreshed(Telling({"e0": None}), 2)).max_model_len is None
 
 
-def test_engines_are_asked_in_turn_so_that_one_dead_engine_hides_nothing() -> None:
+def test_an_engine_that_tells_is_asked_again_and_a_dead_one_hides_nothing() -> None:
     telling = Telling({"e0": None, "e1": 4096})
-    card = run(refreshed(telling, 3))
-    assert telling.asked == ["e0", "e1", "e0"]
+    card = run(refreshed(telling, 4))
+    assert telling.asked == ["e0", "e1", "e1", "e1"]
     assert card.max_model_len == 4096
 
 
