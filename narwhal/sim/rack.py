@@ -114,10 +114,6 @@ class Stand:
         """Whether a client still waits for bytes of ours."""
         return any(not connection.drained for connection in self._serving.connections)
 
-    @property
-    def connections(self) -> int:
-        return len(self._serving.connections)
-
     def kill(self) -> None:
         """As kill -9 leaves it: both ports closed, every connection cut."""
         self.engine.vanish()

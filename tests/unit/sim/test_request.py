@@ -69,6 +69,10 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
         read_json(body)
 
 
+def test_integers_of_any_sensible_size_are_read() -> None:
+    assert read_json(b'{"seed": 1' + b"0" * 400 + b"}")["seed"] == 10**400
+
+
 def test_a_forced_tool_call_is_spoken_in_pieces() -> None:
     tools = {"tools": [{"type": "function", "function": {"name": "dive"}}], "tool_choice": "required"}
     speech = Speech(read({**CHAT, **tools}, chat=True), 1, natural_length=64)
