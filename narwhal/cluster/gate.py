@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import threading
 from dataclasses import dataclass, replace
 
@@ -192,9 +193,13 @@ class LeasedGate:
             return False
         if self.sight.state is RouterState.RESTORING:
             return self.state(now) is RouterState.RESTORING
-        began = self.yielded_at if self.yielded_at is not None else self.sight.released_at
-        if began is None or now - began >= HANDOVER_S:
+        began = max(_or_never(self.yielded_at), _or_never(self.sight.released_at))
+        if now - began >= HANDOVER_S:
             return False
         grip = self._grip
         own = grip is not None and grip.epoch == self.sight.epoch
         return self.sight.record != "held" or own
+
+
+def _or_never(at: float | None) -> float:
+    return -math.inf if at is None else at

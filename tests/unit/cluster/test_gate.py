@@ -182,6 +182,25 @@ def test_a_router_that_restores_holds_requests_without_having_seen_a_release(gat
     assert asyncio.run(scene())
 
 
+def test_who_yielded_long_ago_holds_requests_at_the_next_handover_too(
+    gate: LeasedGate, clock: HandClock
+) -> None:
+    async def scene() -> bool:
+        opened(gate)
+        gate.close()
+        clock.at = 100.0
+        gate.sight = replace(gate.sight, state=RouterState.STANDBY, record="released", released_at=99.9)
+        waiting = asyncio.create_task(gate.decided(30.0))
+        await asyncio.sleep(0)
+        undecided = not waiting.done()
+        gate.sight = replace(gate.sight, record="held", epoch=9, released_at=None)
+        gate.changed()
+        await asyncio.wait_for(waiting, 5)
+        return undecided
+
+    assert asyncio.run(scene())
+
+
 def test_local_control_admits_until_shutdown() -> None:
     gate = LocalGate()
     assert (gate.epoch, gate.holder, gate.refusal(0.0)) == (0, "", "")
