@@ -371,7 +371,7 @@ _RECOVERY = (
     _number(
         "recovery.failure_quarantine_s",
         0.0,
-        doc="Seconds that an ejected engine stays out at least.",
+        doc="Seconds that an engine whose leg failed takes no new request; 0 = off.",
         rule=NOT_NEGATIVE,
         later=QUARANTINE,
         at_rest=0.0,

@@ -84,13 +84,20 @@ async def _keep(story: Story, console: Console) -> None:
     for router in story.routers:
         if router.machine is None or not router.machine.running:
             await router.start()
-    cli = f"redis-cli -p {story.redis_port}"
     console.print("\nStill running, until Ctrl-C:")
     for router in story.routers:
         console.print(f"  curl -s {router.url}/ready; curl -s {router.url}/narwhal/state")
     console.print(f"  engines: {' '.join(f'{url}/sim/stats' for url in story.engines)}")
-    console.print(f"  {cli} --scan\n  {cli} hgetall 'nw:{{simulated}}:lease'\n  logs: {story.site.folder}")
+    for line in store_lines(story.redis_port):
+        console.print(f"  {line}")
+    console.print(f"  logs: {story.site.folder}")
     await asyncio.Event().wait()
+
+
+def store_lines(port: int) -> list[str]:
+    """Commands that show what the cluster keeps in the store."""
+    cli = f"redis-cli -p {port}"
+    return [f"{cli} --scan", f"{cli} hgetall 'narwhal:{{simulated}}:lease'"]
 
 
 def _tails(site: Site) -> str:

@@ -1,4 +1,4 @@
-"""What the demo does without its extras: it names what is missing and how to get it."""
+"""What the demo says before and after its run: missing extras and how to get them, lines to try."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from narwhal.cli.demo import command
 from narwhal.cli.demo.extras import INSTALL, ExtraMissing, redis_server
+from narwhal.store.keys import Keys
 
 
 def test_the_servers_of_the_path_come_first() -> None:
@@ -23,3 +24,8 @@ def test_a_missing_extra_ends_with_status_2_and_the_pip_line(capsys: pytest.Capt
 
     assert command.main([], extras=missing) == 2
     assert INSTALL in capsys.readouterr().err
+
+
+def test_the_lines_to_try_name_the_keys_that_are_there() -> None:
+    keys = Keys("simulated")
+    assert any(f"hgetall '{keys['lease']}'" in line for line in command.store_lines(6379))
