@@ -132,6 +132,18 @@ class LeasedGate:
     def grip(self) -> Grip | None:
         return self._grip
 
+    @property
+    def leg_epoch(self) -> int | None:
+        """Of the newest own lease, also after its end: a request past prefill dispatch goes on under it."""
+        grip = self._grip
+        return grip.epoch if grip else None
+
+    def probe_epoch(self, now: float) -> int | None:
+        """While the lease is ours: a standby's probes carry none."""
+        grip = self._grip
+        held = grip is not None and not grip.fenced_why and now < grip.valid_until
+        return grip.epoch if grip and held else None
+
     # --- the port --------------------------------------------------------------------------------
 
     @property

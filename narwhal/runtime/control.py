@@ -59,8 +59,11 @@ class Control(Protocol):
     @property
     def publisher(self) -> StatePublisher: ...
 
-    def stamp(self) -> str | None:
-        """The value of `x-narwhal-epoch` now; None without a cluster."""
+    def leg_stamp(self) -> str | None:
+        """The value of `x-narwhal-epoch` on legs; None without a cluster."""
+
+    def probe_stamp(self) -> str | None:
+        """The same on probes; None also while another router owns."""
 
     def handoff(self) -> HandoffView | None: ...
 
@@ -123,7 +126,10 @@ class LocalControl:
         for note in self.publisher.open(resume=options.resume):
             log.warning("%s", note)
 
-    def stamp(self) -> str | None:
+    def leg_stamp(self) -> str | None:
+        return None
+
+    def probe_stamp(self) -> str | None:
         return None
 
     def handoff(self) -> HandoffView | None:
@@ -177,8 +183,14 @@ class ClusterControl:
     def membership(self) -> Membership:
         return self._membership
 
-    def stamp(self) -> str | None:
-        return f"{self._cluster}/{self.gate.epoch}"
+    def leg_stamp(self) -> str | None:
+        return self._stamp(self.gate.leg_epoch)
+
+    def probe_stamp(self) -> str | None:
+        return self._stamp(self.gate.probe_epoch(self._clock.now()))
+
+    def _stamp(self, epoch: int | None) -> str | None:
+        return None if epoch is None else f"{self._cluster}/{epoch}"
 
     def handoff(self) -> HandoffView | None:
         return self._membership.view.handoff(self._clock.now())

@@ -83,14 +83,14 @@ class Router:
             ClientSettings(
                 config.serving.max_connections, config.serving.max_response_bytes, setting.api_key
             ),
-            stamp=self.control.stamp,
+            stamp=self.control.leg_stamp,
         )
         self.probes = HttpxControl(
             config.engines,
             connections=config.engine.control_connections,
             connect_timeout_s=config.engine.connect_timeout_s,
             api_key=setting.api_key,
-            stamp=self.control.stamp,
+            stamp=self.control.probe_stamp,
         )
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)

@@ -55,6 +55,19 @@ def test_admits_from_opening_until_the_deadline_by_the_clock(gate: LeasedGate) -
     assert not gate.may_admit(4.0)
 
 
+def test_legs_carry_the_own_epoch_to_their_end_and_probes_only_while_it_is_held(
+    gate: LeasedGate, clock: HandClock
+) -> None:
+    gate.sight = replace(gate.sight, epoch=5, record="held")
+    assert (gate.leg_epoch, gate.probe_epoch(0.0)) == (None, None)
+    opened(gate)
+    assert (gate.leg_epoch, gate.probe_epoch(3.9)) == (7, 7)
+    assert gate.probe_epoch(4.0) is None
+    gate.fence("t", "lost")
+    gate.sight = replace(gate.sight, state=RouterState.STANDBY, epoch=8)
+    assert (gate.epoch, gate.leg_epoch, gate.probe_epoch(0.0)) == (8, 7, None)
+
+
 def test_epoch_and_holder_are_the_own_ones_while_held(gate: LeasedGate) -> None:
     gate.sight = replace(gate.sight, epoch=5, holder="r9:x")
     assert (gate.epoch, gate.holder) == (5, "r9:x")
