@@ -70,6 +70,10 @@ class LeanClient:
         """Sockets to engines, in use or idle."""
         return len(self._open)
 
+    @property
+    def idle_connections(self) -> int:
+        return len(self._idle)
+
     async def fetch(self, call: EngineCall) -> EngineReply:
         return await self._run(Fetch(call, self._loop, limit=self._limit))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -61,7 +62,9 @@ class ScriptedEngine:
 
 
 @asynccontextmanager
-async def scripted_engine(script: Script, iid: str = "e0") -> AsyncIterator[ScriptedEngine]:
+async def scripted_engine(
+    script: Script, iid: str = "e0", *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[ScriptedEngine]:
     """Runs `script` for each connection; when it returns, the connection is kept until the client ends it."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -84,9 +87,10 @@ async def scripted_engine(script: Script, iid: str = "e0") -> AsyncIterator[Scri
             writer.transport.abort()
             tasks.discard(task)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, host, 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    engine = ScriptedEngine(EngineSpec(iid, f"http://127.0.0.1:{port}"))
+    scheme, name = "https" if tls else "http", f"[{host}]" if ":" in host else host
+    engine = ScriptedEngine(EngineSpec(iid, f"{scheme}://{name}:{port}"))
     try:
         yield engine
     finally:
