@@ -21,6 +21,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -63,7 +64,11 @@ class ErrorAnswer:
     """The connection must not be used again: part of the request is still on it."""
 
     def body(self) -> bytes:
-        return orjson.dumps({"error": self.error})
+        """JSON. What only an engine's error object can hold (lone surrogates, huge integers) is escaped."""
+        try:
+            return orjson.dumps({"error": self.error})
+        except TypeError:
+            return json.dumps({"error": self.error}).encode()
 
     def event(self) -> bytes:
         """The server-sent event that ends a stream in place of `[DONE]`."""

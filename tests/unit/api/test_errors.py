@@ -143,3 +143,9 @@ def test_addresses_are_found_and_plain_words_left(text, clean):
 def test_long_engine_messages_are_cut():
     told = answer(EngineRefused("status", status=400, error={"message": "a." * 100_000}), RID)
     assert len(told.error["message"]) == 4096
+
+
+@pytest.mark.parametrize("value", ["half \ud800 a pair", 10**40])
+def test_an_engines_error_object_that_is_odd_json_is_passed_on(value: object) -> None:
+    refused = EngineRefused("status 400", status=400, error={"message": "no", "param": value})
+    assert json.loads(answer(refused, "rid").body())["error"]["param"] == value
