@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from narwhal.config.check import BUILT_IN_CONNECTORS, BUILT_IN_DIALECTS
 from narwhal.config.load import load_fleet, read_fleet
 from narwhal.config.schema import FIELDS
+from narwhal.engine.dialect import DIALECTS
+from narwhal.engine.kv_transfer import CONNECTORS
 from narwhal.errors import ConfigError
 from narwhal.model.engine import Role
 from tests.support.fleets import COMPLETE_CONTRACT, contracted, fleet_document, write_fleet
@@ -279,3 +282,8 @@ def test_a_url_from_a_variable_counts_as_its_reference(tmp_path: Path) -> None:
     document = with_url("${E0}")
     here = digest(tmp_path, document, {"E0": "http://10.0.0.1"})
     assert here == digest(tmp_path, document, {"E0": "http://10.0.0.2"})
+
+
+def test_the_names_that_files_may_use_are_those_of_the_registries() -> None:
+    assert set(BUILT_IN_CONNECTORS) == set(CONNECTORS)
+    assert set(BUILT_IN_DIALECTS) == set(DIALECTS)
