@@ -363,6 +363,19 @@ def test_no_path_of_a_machine_and_no_registry_host_is_tracked() -> None:
     )
 
 
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+
+def test_every_link_of_the_documentation_leads_somewhere() -> None:
+    holds(
+        f"{where(path)} {target}"
+        for path in tracked()
+        if path.suffix == ".md"
+        for target in LINK.findall(path.read_text(encoding="utf-8"))
+        if not (path.parent / target).exists()
+    )
+
+
 # --- the checks can fail ---------------------------------------------------------------------------
 
 BREACHES: list[tuple[Check, str, str]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 from tests.bench.contenders import (
@@ -16,7 +17,7 @@ from tests.bench.contenders import (
     smg,
     vllm_router,
 )
-from tests.bench.load import Cost, Load, Spread, cost_of_run, cost_of_window, warm
+from tests.bench.load import Cost, Load, LostFrames, Spread, cost_of_run, cost_of_window, warm
 from tests.bench.results import Figure, Section, Verdict
 
 STREAM_TOKENS = 256
@@ -29,10 +30,22 @@ def in_turn(
     found: dict[str, list[float]] = {one.name: [] for one in contenders}
     for _ in range(rounds):
         for one in contenders:
-            with rig(one, pace or Pace()) as up:
-                warm(up)
-                found[one.name].append(measure(up))
+            found[one.name].append(measured(one, measure, pace=pace or Pace()))
     return found
+
+
+def measured(contender: Contender, measure: Callable[[Rig], float], *, pace: Pace) -> float:
+    """One value. Ours may not lose a frame; a yardstick that does is measured again, and it is said."""
+    for left in reversed(range(1 if contender.name.startswith("narwhal") else 3)):
+        try:
+            with rig(contender, pace) as up:
+                warm(up)
+                return measure(up)
+        except LostFrames as error:
+            if not left:
+                raise
+            print(f"bench: again, {error}", file=sys.stderr, flush=True)
+    raise AssertionError("unreachable")
 
 
 def peers_if(wanted: bool) -> list[Contender]:
