@@ -9,6 +9,7 @@ PYTEST := $(BIN)/python -m pytest -q
 # How many simulated clusters `make sim` runs, and whether `make bench` measures other routers too.
 SEEDS ?= 3000
 PEERS ?=
+DOC ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast lint bench sim clean
@@ -39,8 +40,8 @@ lint: setup  ## Ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup  ## Measure against the budgets (PEERS=1: other routers too; MODES="frame request")
-	$(BIN)/python -m tests.bench $(if $(PEERS),--peers) $(MODES)
+bench: setup  ## Measure against the budgets (PEERS=1: other routers too; MODES="frame request"; DOC=1)
+	$(BIN)/python -m tests.bench $(if $(PEERS),--peers) $(if $(DOC),--doc) $(MODES)
 
 sim: setup  ## The simulated cluster under faults (SEEDS=3000)
 	SIM_SEEDS=$(SEEDS) $(PYTEST) tests/simulation

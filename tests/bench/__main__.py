@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.bench import modes_cost, modes_size, modes_time
 from tests.bench.processes import LOAD_CORE, ROOT, build
-from tests.bench.results import Section, machine, tables, write
+from tests.bench.results import Section, machine, tables, write, write_into
 
 MODES: dict[str, Callable[[int, bool], Section]] = {
     "frame": modes_cost.frame,
@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--peers", action="store_true", help="install and measure vllm-router and smg too")
     parser.add_argument("--rounds", type=int, default=3, help="how often each contender runs (default 3)")
     parser.add_argument("--json", type=Path, default=ROOT / "build/bench/results.json")
+    parser.add_argument("--doc", action="store_true", help="write the table into docs/performance.md")
     options = parser.parse_args()
     if unknown := set(options.modes) - set(MODES):
         parser.error(f"unknown mode {', '.join(sorted(unknown))}: known are {', '.join(MODES)}")
@@ -41,8 +42,10 @@ def main() -> int:
         print(f"bench: {name}", file=sys.stderr, flush=True)
         sections.append(MODES[name](options.rounds, options.peers))
         write(options.json, sections)
-    print("\n".join(f"{key}: {value}" for key, value in machine().items()), end="\n\n")
-    print(tables(sections))
+    found = "\n".join(f"* {key}: {value}" for key, value in machine().items()) + "\n\n" + tables(sections)
+    print(found)
+    if options.doc:
+        write_into(ROOT / "docs/performance.md", found)
     missed = [one for section in sections for one in section.verdicts if one.word == "MISSED"]
     return 1 if missed else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from typing import Any
 
 from tests.bench.load import Spread
 from tests.bench.processes import CORES, ROOT
+
+
+OPENING, CLOSING = "<!-- table of make bench DOC=1 -->", "<!-- end of the table -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "kernel": platform.release(),
         "commit": commit,
-        "command": "make bench " + " ".join(sys.argv[1:]),
+        "load average": f"{os.getloadavg()[1]:.1f} over 5 minutes, the benchmark included",
+        "command": "python -m tests.bench " + " ".join(sys.argv[1:]),
     }
 
 
@@ -91,3 +96,10 @@ def write(path: Path, sections: Sequence[Section]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine(), "sections": [asdict(section) for section in sections]}
     path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def write_into(page: Path, found: str) -> None:
+    """Replaces what stands between the page's two table marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(OPENING)
+    _, _, after = rest.partition(CLOSING)
+    page.write_text(f"{before}{OPENING}\n\n{found.strip()}\n\n{CLOSING}{after}", encoding="utf-8")
