@@ -16,7 +16,6 @@ from typing import Any
 from tests.bench.load import Spread
 from tests.bench.processes import CORES, ROOT
 
-
 OPENING, CLOSING = "<!-- table of make bench DOC=1 -->", "<!-- end of the table -->"
 
 
