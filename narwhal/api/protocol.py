@@ -2,7 +2,8 @@
 
 Each request's scope carries a `TransportStream` in `extensions`, so that a relay's write goes to the
 transport in the same call. A head over 64 KiB is answered 431, one that is not complete in 10 s is
-closed, both before a task exists. What is no HTTP gets our error envelope.
+closed, both before a task exists. Trailers and chunk extensions have the same limit: llhttp and uvicorn
+keep trailers without one. What is no HTTP gets our error envelope.
 
 While a response is under way the bytes of a pipelined request wait here unparsed and reading goes on, up
 to `_HELD_LIMIT`: uvicorn would stop reading, and with it seeing that the client has gone.
@@ -57,6 +58,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._held = bytearray()
         self._in_head = True
         self._head_bytes = 0
+        """Bytes that came since the last one of a body: of a head, trailers, chunk extensions."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._too_large = False
         self._refused = False
@@ -85,14 +87,11 @@ class RouterProtocol(HttpToolsProtocol):
         if self._held or self._answering():
             self._hold(data)
             return
-        was_in_head = self._in_head
-        if was_in_head and b"pgrade" in data:
+        if self._in_head and b"pgrade" in data:
             data = _without_upgrade(data)
         self._head_bytes += len(data)
         super().data_received(data)
-        if not self._in_head:
-            self._head_bytes = 0
-        elif was_in_head and self._head_bytes > HEAD_LIMIT:
+        if self._head_bytes > HEAD_LIMIT:
             self._refuse_head()
         if self.pipeline:
             self.flow.resume_reading()
@@ -124,9 +123,14 @@ class RouterProtocol(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         super().on_headers_complete()
+        self.headers = []  # Trailers go into a list that nobody reads: they are no headers.
         stream = TransportStream(self, self.cycle)
         self._streams.append(stream)
         self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -143,11 +147,13 @@ class RouterProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._go_on)
 
     def send_400_response(self, msg: str) -> None:
-        """What llhttp refuses, and heads over the limit. Nothing is written into a response."""
-        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+        """What llhttp refuses, and what is over the limit. Nothing is written into or behind a response."""
+        cycle = self.cycle
+        if cycle is not None and cycle.response_started and not (self._in_head and cycle.response_complete):
             self.transport.close()
         elif self._too_large:
-            self._answer(431, f"The request head is over {HEAD_LIMIT} bytes.")
+            what = "request head is" if self._in_head else "body's trailers or chunk extensions are"
+            self._answer(431, f"The {what} over {HEAD_LIMIT} bytes.")
         else:
             self._answer(400, msg)
 

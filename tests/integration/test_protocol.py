@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -53,7 +54,9 @@ class App:
                 return
             body += message["body"]
             more = message["more_body"]
-        if scope["path"] == "/echo":
+        if scope["path"] == "/names":
+            body = json.dumps([name.decode() for name, _ in scope["headers"]]).encode()
+        if scope["path"] in ("/echo", "/names"):
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": body})
             return
@@ -382,6 +385,49 @@ def test_a_head_below_the_limit_passes_with_a_large_body() -> None:
         filler = "x-filler: " + "y" * (HEAD_LIMIT - 200)
         await wire.send(post("/echo", b"z" * 500_000, "1.1", filler))
         assert len((await wire.answer()).body) == 500_000
+
+    play(scenario)
+
+
+BODYLESS = {
+    "trailers": b"3\r\nabc\r\n0\r\n" + b"x-filler: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n" * 20_000,
+    "one endless trailer": b"3\r\nabc\r\n0\r\nx-filler: " + b"y" * 800_000,
+    "a chunk extension": b"3;" + b"y" * 800_000,
+}
+CHUNKED = "transfer-encoding: chunked"
+
+
+@pytest.mark.parametrize("flood", BODYLESS.values(), ids=BODYLESS)
+def test_bytes_that_bring_no_body_are_limited_like_a_head(flood: bytes) -> None:
+    async def scenario(app: App, wire: Wire) -> None:
+        await wire.send(f"POST /echo HTTP/1.1\r\nhost: x\r\n{CHUNKED}\r\n\r\n".encode())
+        with contextlib.suppress(OSError):
+            await wire.send(flood)
+        assert (await wire.answer()).status == 431
+        assert await wire.ended()
+        assert app.gone == 1
+
+    play(scenario)
+
+
+def test_trailers_without_end_behind_an_answer_close_the_connection() -> None:
+    async def scenario(app: App, wire: Wire) -> None:
+        await wire.send(f"POST /early HTTP/1.1\r\nhost: x\r\n{CHUNKED}\r\n\r\n".encode())
+        assert (await wire.answer()).body == EVENT
+        with contextlib.suppress(OSError):
+            await wire.send(BODYLESS["trailers"])
+        assert await wire.ended()
+
+    play(scenario)
+
+
+def test_trailers_are_read_and_are_no_headers() -> None:
+    async def scenario(app: App, wire: Wire) -> None:
+        head = f"POST /names HTTP/1.1\r\nhost: x\r\n{CHUNKED}\r\n\r\n"
+        await wire.send(head.encode() + b"3\r\nabc\r\n0\r\nx-request-id: forged\r\n\r\n")
+        assert json.loads((await wire.answer()).body) == ["host", "transfer-encoding"]
+        await wire.send(post("/echo", b"again"))
+        assert (await wire.answer()).body == b"again"
 
     play(scenario)
 
