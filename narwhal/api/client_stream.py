@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -251,18 +250,24 @@ class AsgiStream:
             self._on_gone()
 
 
-@asynccontextmanager
-async def client_stream(scope: Scope, receive: Receive, send: Send) -> AsyncIterator[ClientStream]:
-    """The transport's stream where our protocol serves, else one over plain ASGI.
+class client_stream:
+    """`async with client_stream(scope, receive, send) as stream`: the transport's stream where our protocol
+    serves, else one over plain ASGI.
 
     Leaving the block waits until everything written has been handed to the server.
     """
-    ready: ClientStream | None = (scope.get("extensions") or {}).get(EXTENSION)
-    if ready is not None:
-        yield ready
-        return
-    plain = AsgiStream(receive, send)
-    try:
-        yield plain
-    finally:
-        await plain.close()
+
+    __slots__ = ("_plain", "_stream")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ready: ClientStream | None = (scope.get("extensions") or {}).get(EXTENSION)
+        self._plain = AsgiStream(receive, send) if ready is None else None
+        self._stream = ready or self._plain
+
+    async def __aenter__(self) -> ClientStream:
+        assert self._stream is not None
+        return self._stream
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._plain is not None:
+            await self._plain.close()

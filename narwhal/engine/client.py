@@ -122,7 +122,7 @@ class LeanClient:
         finally:
             self._wheel.drop(exchange)
             exchange.detach()
-        if connection.idle:
+        if connection.exchange is None:
             self._idle.put(connection)
         else:
             connection.drain(self._idle.put, _DRAIN_S)

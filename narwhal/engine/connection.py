@@ -136,7 +136,8 @@ class Connection(asyncio.Protocol):
     def _feed(self, exchange: Exchange[Any], data: bytes) -> None:
         if self._parser is None:
             return
-        exchange.touch()
+        exchange.started = True
+        exchange.last_read_at = exchange.loop.time()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:

@@ -63,10 +63,6 @@ class Exchange(Generic[Result]):
         self._reused = connection.reused
         self.last_read_at = self.loop.time()
 
-    def touch(self) -> None:
-        self.started = True
-        self.last_read_at = self.loop.time()
-
     def take_chunk(self, chunk: bytes) -> bool:
         """A read that began between two chunks. True: taken whole, the parser need not see it."""
         return False
