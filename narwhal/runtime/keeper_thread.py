@@ -22,6 +22,8 @@ class KeeperThread:
         self._thread = threading.Thread(target=self._main, name="narwhal-keeper", daemon=True)
 
     def start(self) -> None:
+        # Whoever stops waiting for the end must not take it back: the thread would end in an exception.
+        self.ended.set_running_or_notify_cancel()
         self._thread.start()
 
     def join(self) -> bool:
