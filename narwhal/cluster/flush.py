@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 
 from narwhal.clock import Clock
+from narwhal.cluster.trouble import Troubles
 from narwhal.errors import StoreError
 from narwhal.model.request import Counters
 from narwhal.policy.totals import Totals, total_of
@@ -36,6 +37,7 @@ class TotalsFlusher:
         """The sum over all runs as the store last told it."""
 
     async def run(self) -> None:
+        troubles = Troubles()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEARN_S):
@@ -43,7 +45,9 @@ class TotalsFlusher:
             await self._clock.sleep(FLUSH_S)
             try:
                 await self.flush()
-            except StoreError:
+                troubles.over("totals")
+            except StoreError as error:
+                troubles.met("totals", error)
                 self.failures += 1
                 self._counted.set()
                 await self._clock.sleep(RETRY_S)

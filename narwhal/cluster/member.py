@@ -24,6 +24,7 @@ from narwhal.cluster.pulse import Pulse
 from narwhal.cluster.roster import Roster
 from narwhal.cluster.start import StartChecks
 from narwhal.cluster.takeover import Saved, Takeover
+from narwhal.cluster.trouble import Troubles
 from narwhal.errors import StoreError
 from narwhal.model.leadership import LeaseSight
 from narwhal.policy.intents import Alarm, Effect, Extended, Fenced, Granted, Released
@@ -70,6 +71,7 @@ class Member:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._failed: asyncio.Future[None] | None = None
         self._released = asyncio.Event()
+        self._troubles = Troubles()
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -96,10 +98,8 @@ class Member:
         while True:
             await crew.clock.sleep(UPKEEP_S)
             now = crew.clock.now()
-            with contextlib.suppress(StoreError):
-                await crew.publisher.publish_changes()
-            with contextlib.suppress(StoreError):
-                await crew.roster.refresh(now)
+            await self._tried("log", crew.publisher.publish_changes())
+            await self._tried("roster", crew.roster.refresh(now))
             if crew.gate.may_admit(now):
                 continue
             # A fence that met the opening at its last step may have ended the mirror.
@@ -107,6 +107,14 @@ class Member:
             if now - saved_at >= CHECKPOINT_S:
                 saved_at = now
                 await self._save()
+
+    async def _tried(self, what: str, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except StoreError as error:
+            self._troubles.met(what, error)
+        else:
+            self._troubles.over(what)
 
     async def _save(self) -> None:
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from narwhal.clock import Clock
+from narwhal.cluster.trouble import Troubles
 from narwhal.errors import SavedStateError, StoreError
 from narwhal.model.handoff import LOG_START, EntryKind, HandoffDocument, LogEntry, LogPosition
 from narwhal.policy.handoff_codec import apply
@@ -87,10 +88,13 @@ class Mirror:
     async def run(self) -> None:
         """Follows the log until cancelled; a store that does not answer is asked again."""
         self._synced = False
+        troubles = Troubles()
         while True:
             try:
                 await self.step()
-            except StoreError:
+                troubles.over("mirror")
+            except StoreError as error:
+                troubles.met("mirror", error)
                 self._synced = False
                 await self._clock.sleep(PAUSE_S)
 

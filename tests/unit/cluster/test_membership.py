@@ -7,13 +7,14 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from narwhal.errors import ConfigError, SavedStateError
+from narwhal.errors import ConfigError, SavedStateError, StoreProtocolError
 from narwhal.model.control import RouterState
 from narwhal.model.engine import EngineSpec, Role
-from narwhal.model.handoff import CheckpointRecord
+from narwhal.model.handoff import CheckpointRecord, LogPosition
 from narwhal.model.placement import Demand
 from narwhal.model.request import Outcome
 from narwhal.policy.handoff_codec import to_fields
+from narwhal.ports import FeedBatch
 from tests.unit.cluster.cluster_rig import DeadFeed, Router, Scene, play
 
 SWAPPED = {"e0": "prefill", "e1": "decode"}
@@ -150,6 +151,30 @@ def test_a_delta_that_another_one_took_the_place_of_becomes_a_snapshot() -> None
         await owner.parts.publisher.publish_changes()
         document = orjson.loads((await scene.stored()).document)
         assert document["streaks"] == {"e0": {"timeout": 2}}
+
+    play(script)
+
+
+class UnreadableFeed:
+    """A log with an entry of a newer version."""
+
+    async def read(self, after: LogPosition, *, block_s: float) -> FeedBatch:
+        raise StoreProtocolError("log entry b'7-2' cannot be read: unknown kind")
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+def test_a_log_entry_that_cannot_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.owner("r0")
+        standby = scene.router("r1")
+        standby.parts.mirror._feed = UnreadableFeed()
+        standby.start()
+        await scene.clock.sleep(10.0)
+        told = [message for message in caplog.messages if message.startswith("mirror: ")]
+        assert told == ["mirror: log entry b'7-2' cannot be read: unknown kind"]
+        assert not standby.parts.roster.ready_to_take
 
     play(script)
 

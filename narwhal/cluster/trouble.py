@@ -1,0 +1,32 @@
+"""What a store answers and nobody here can use: said once in the log, not at every try.
+
+Silence is the lease keeper's to tell (`narwhal.cluster.sight`): here it is about answers, such as a user
+without the right for one command, that would otherwise be tried again for ever without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from narwhal.errors import StoreError, StoreProtocolError
+
+log = logging.getLogger("narwhal.cluster")
+
+
+class Troubles:
+    """By what was tried ("roster", "totals"...)."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def met(self, what: str, error: StoreError) -> None:
+        """Logs an answer that cannot be used, unless the last one was the same."""
+        text = str(error)
+        if isinstance(error, StoreProtocolError) and self._told.get(what) != text:
+            self._told[what] = text
+            log.warning("%s: %s", what, text)
+
+    def over(self, what: str) -> None:
+        self._told.pop(what, None)
