@@ -16,10 +16,13 @@ import orjson
 
 from narwhal.engine.kv_transfer import CONNECTORS, Connector
 from narwhal.engine.refusal import refusal
-from narwhal.errors import ConfigError, StreamBroken
+from narwhal.errors import ConfigError, HandoffInvalid, StreamBroken
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.wire_json import encode_json
 from narwhal.ports import Dialect, EngineReply, KvDescriptor
+
+_CUT = ("abort", "error")
+"""Finish reasons of cut text (engines.md section 1); a tuple, since a reason may be anything."""
 
 _STREAM_ONLY = frozenset(("stream", "stream_options", "min_tokens"))
 _TOKENIZE_FIELDS = (
@@ -47,7 +50,10 @@ class Vllm:
 
     def read_prefill(self, reply: EngineReply, iid: str) -> KvDescriptor:
         document = _answer(reply, iid)
-        return self._connector.descriptor(document.get("kv_transfer_params"), iid)
+        _check_finish(document.get("choices"), iid)
+        descriptor = self._connector.descriptor(document.get("kv_transfer_params"), iid)
+        _check_sendable(descriptor, iid)
+        return descriptor
 
     def decode_body(self, request: InferenceRequest, descriptor: KvDescriptor | None) -> bytes:
         added: dict[str, Any] = {}
@@ -55,7 +61,9 @@ class Vllm:
             added["stream"] = True
         options = request.fields.get("stream_options") or {}
         if options.get("include_usage") is not True:
-            added["stream_options"] = {**options, "include_usage": True}
+            # vLLM heeds it beside include_usage only: with ours it would show usage in every event.
+            kept = {name: value for name, value in options.items() if name != "continuous_usage_stats"}
+            added["stream_options"] = {**kept, "include_usage": True}
         if descriptor is not None:
             added["kv_transfer_params"] = dict(descriptor.params)
         return _with_fields(request, added)
@@ -100,6 +108,22 @@ def _answer(reply: EngineReply, iid: str, *, load: Callable[[bytes], Any] = json
     if document.get("error") is not None or document.get("object") == "error":
         raise StreamBroken("an error object in a 200", iid=iid, kind="error_object")
     return document
+
+
+def _check_finish(choices: Any, iid: str) -> None:
+    """An engine that is told to stop answers 200 with what it has; its blocks may be gone already."""
+    for choice in choices if isinstance(choices, list) else ():
+        reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+        if reason in _CUT:
+            raise StreamBroken(f"finish reason {reason!r}", iid=iid, kind="bad_finish")
+
+
+def _check_sendable(descriptor: KvDescriptor, iid: str) -> None:
+    """Found out here it is the producer's failure; at the decode leg it would be a bug of ours."""
+    try:
+        encode(descriptor.params)
+    except ValueError:
+        raise HandoffInvalid("kv_transfer_params cannot be written as JSON again", iid=iid) from None
 
 
 DIALECTS: Mapping[str, type[Vllm]] = MappingProxyType({Vllm.name: Vllm})

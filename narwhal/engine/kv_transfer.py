@@ -63,8 +63,9 @@ def _fault(params: Mapping[str, Any]) -> str:
         value = params.get(key)
         if not isinstance(value, str) or not value:
             return f"{key} is not a nonempty string"
-    if type(params.get("remote_port")) is not int:
-        return "remote_port is not an integer"
+    port = params.get("remote_port")
+    if type(port) is not int or not 0 < port < 65536:
+        return "remote_port is not a port number"
     if not _are_block_ids(params.get("remote_block_ids")):
         return "remote_block_ids is no nonempty list of block IDs"
     return ""

@@ -83,12 +83,19 @@ def test_decode_on_the_producer_carries_no_descriptor() -> None:
     assert VLLM.decode_body(request(text), None) == text.encode()
 
 
-def test_decode_keeps_other_stream_options_and_asks_for_usage() -> None:
-    text = (
-        '{"prompt":"a","stream":true,"stream_options":{"include_usage":false,"continuous_usage_stats":true}}'
+@pytest.mark.parametrize("asked", ['"include_usage":false,', '"include_usage":null,', ""])
+def test_decode_keeps_other_stream_options_and_asks_for_one_usage_event(asked: str) -> None:
+    options = "{" + asked + '"continuous_usage_stats":true,"other":1}'
+    body = json.loads(
+        VLLM.decode_body(request(f'{{"prompt":"a","stream":true,"stream_options":{options}}}'), None)
     )
-    body = json.loads(VLLM.decode_body(request(text), None))
-    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert body["stream_options"] == {"include_usage": True, "other": 1}
+
+
+def test_usage_in_every_event_is_for_the_client_that_asked_for_usage() -> None:
+    options = '{"include_usage":true,"continuous_usage_stats":true}'
+    body = VLLM.decode_body(request(f'{{"prompt":"a","stream":true,"stream_options":{options}}}'), None)
+    assert json.loads(body)["stream_options"] == json.loads(options)
 
 
 @pytest.mark.parametrize("stream", ["", ',"stream":false', ',"stream":null'])
@@ -120,6 +127,30 @@ def test_a_descriptor_goes_on_unchanged_whatever_else_it_holds() -> None:
     answer = VLLM.read_prefill(reply({"choices": [], "kv_transfer_params": params}), "p0")
     sent = json.loads(VLLM.decode_body(request('{"prompt":"a","stream":true}'), answer))
     assert sent["kv_transfer_params"] == params
+
+
+@pytest.mark.parametrize("value", [rb'"\ud800"', b'"\xed\xa0\x80"'], ids=["escaped", "raw"])
+def test_a_descriptor_that_cannot_be_written_down_again_is_the_producers_fault(value: bytes) -> None:
+    params = json.dumps(RECORDED | {"new_key": 0}).encode().replace(b'"new_key": 0', b'"new_key": ' + value)
+    with pytest.raises(HandoffInvalid) as caught:
+        VLLM.read_prefill(EngineReply(200, {}, b'{"kv_transfer_params":' + params + b"}"), "p0")
+    assert caught.value.iid == "p0"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_a_prefill_that_was_cut_is_no_success_whatever_it_hands_over(reason: str) -> None:
+    answer = {"choices": [{"index": 0, "finish_reason": reason}], "kv_transfer_params": RECORDED}
+    with pytest.raises(StreamBroken, match=reason) as caught:
+        VLLM.read_prefill(reply(answer), "p0")
+    assert (caught.value.iid, caught.value.kind) == ("p0", "bad_finish")
+
+
+@pytest.mark.parametrize("choices", [None, 5, ["x"], [{"finish_reason": ["abort"]}], [{}]])
+def test_choices_of_a_prefill_may_be_of_any_shape(choices: Any) -> None:
+    assert (
+        VLLM.read_prefill(reply({"choices": choices, "kv_transfer_params": RECORDED}), "p0").params
+        == RECORDED
+    )
 
 
 def test_tokenize_gets_only_what_it_knows() -> None:
