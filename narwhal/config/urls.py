@@ -72,6 +72,8 @@ def check_host(parts: SplitResult) -> None:
         _check_ipv6(host)
     elif not _HOST.fullmatch(host):
         raise UrlProblem("must name a host of letters, digits, dots and hyphens")
+    elif not all(0 < len(label) < 64 for label in host.removesuffix(".").split(".")):
+        raise UrlProblem("must name a host whose parts have 1 to 63 characters")
     try:
         port = parts.port
     except ValueError:

@@ -32,6 +32,8 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
     except OSError as error:
         raise ConfigError(f"--host {host} cannot be resolved: {error.strerror or error}") from error
+    except UnicodeError as error:  # what IDNA says of empty and overlong labels
+        raise ConfigError(f"--host {host} is no host name") from error
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:

@@ -82,6 +82,13 @@ def test_a_port_in_use_is_said_before_anything_else_starts(tmp_path: Path) -> No
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("host", ["a..b", "no-such-host.invalid", "203.0.113.1"])
+def test_a_host_that_is_none_of_ours_is_said(tmp_path: Path, host: str) -> None:
+    fleet = write_fleet(tmp_path, fleet_document(**OPEN))
+    lines = refused(tmp_path, "--fleet", fleet, "--port", "0", "--host", host)
+    assert host in lines[-1]
+
+
 def test_a_journal_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
     fleet = write_fleet(tmp_path, fleet_document(**OPEN))
     lines = refused(tmp_path, "--fleet", fleet, "--port", "0", "--journal", str(tmp_path))

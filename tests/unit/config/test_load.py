@@ -159,6 +159,8 @@ def test_a_url_may_be_a_variable(tmp_path: Path) -> None:
         ("http://h/?a=1", {}, "must have no query and no fragment"),
         ("http://h/#a", {}, "must have no query and no fragment"),
         ("http://-h", {}, "must name a host of letters, digits, dots and hyphens"),
+        ("http://a..b", {}, "must name a host whose parts have 1 to 63 characters"),
+        (f"http://{'a' * 64}.b", {}, "must name a host whose parts have 1 to 63 characters"),
     ],
 )
 def test_a_wrong_url_is_told(tmp_path: Path, url: str, env: dict[str, str], words: str) -> None:
