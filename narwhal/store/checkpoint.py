@@ -78,6 +78,8 @@ class FileCheckpoint:
 
 
 def _locked(path: Path) -> int:
+    if path.is_dir():
+        raise ConfigError(f"recovery.state_path: {path} is a directory: name a file")
     lock = path.with_name(path.name + ".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -157,3 +157,9 @@ def test_a_directory_that_cannot_be_made_is_a_configuration_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"recovery\.state_path"):
         FileCheckpoint(tmp_path / "file" / "state.json")
+
+
+def test_a_directory_in_the_place_of_the_file_is_a_configuration_error(tmp_path):
+    with pytest.raises(ConfigError, match=f"{tmp_path} is a directory"):
+        FileCheckpoint(tmp_path)
+    assert not tmp_path.with_name(tmp_path.name + ".lock").exists()
