@@ -18,7 +18,7 @@ from tests.support.compose import Compose
 
 RATE = 200
 SWITCHES = 10
-OUTSTANDING = 300
+OUTSTANDING = 100
 BODY_BYTES = 20_000
 PORTS = {"router-a": 8001, "router-b": 8002}
 FRONT = 8000
