@@ -28,7 +28,8 @@ LINGER_S = 2.0
 _HELD_LIMIT = 65536
 
 
-_UPGRADE = re.compile(rb"(?<=\n)Upgrade(?=[ \t]*:)", re.IGNORECASE)
+_UPGRADE = re.compile(rb"(?:\A|(?<=\n))Upgrade(?=[ \t]*:)", re.IGNORECASE)
+"""The header's name where a line begins; a packet that begins inside a head may begin with it too."""
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -87,7 +88,7 @@ class RouterProtocol(HttpToolsProtocol):
         if self._held or self._answering():
             self._hold(data)
             return
-        if self._in_head and b"pgrade" in data:
+        if self._in_head and (b"pgrade" in data or b"PGRADE" in data):
             data = _without_upgrade(data)
         self._head_bytes += len(data)
         super().data_received(data)

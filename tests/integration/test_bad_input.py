@@ -231,6 +231,22 @@ def test_an_offered_upgrade_is_declined_and_the_request_served(site: Site, offer
     assert play(ask(site.url, COMPLETIONS, body=GOOD, **offered)).status == 200
 
 
+@pytest.mark.parametrize("name", ["UPGRADE", "Upgrade"])
+def test_an_upgrade_is_declined_in_any_case_and_in_a_packet_of_its_own(site: Site, name: str) -> None:
+    async def scene() -> Answer:
+        wire = await Wire.open(site.url)
+        try:
+            head, _, body = request_bytes("POST", COMPLETIONS, body=GOOD).partition(b"\r\n\r\n")
+            await wire.send(head + b"\r\nconnection: upgrade\r\n")
+            await asyncio.sleep(0.1)
+            await wire.send(f"{name}: h2c\r\n\r\n".encode() + body)
+            return await wire.answer()
+        finally:
+            wire.close()
+
+    assert play(scene()).status == 200
+
+
 @pytest.mark.parametrize(
     "framing",
     [
