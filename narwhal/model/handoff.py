@@ -115,3 +115,5 @@ class CheckpointRecord:
     ttl_ms_max: int = 0
     boot_id: str = ""
     boottime_s: float = 0.0
+    source: str = field(default="checkpoint", compare=False)
+    """Where it was read, for messages; not written."""

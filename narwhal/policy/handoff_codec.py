@@ -13,6 +13,7 @@ import orjson
 
 from narwhal.errors import SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, HandoffDocument
+from narwhal.model.lease import MAX_EPOCH
 from narwhal.model.request import Counters
 
 _COUNTERS = frozenset(Counters.__dataclass_fields__)
@@ -93,7 +94,7 @@ class _Reader:
             at=float(self._checked("at", _is_number, wanted="a number")),
             run=self._text("run"),
             model=self._text("model"),
-            epoch=self._checked("epoch", _is_count, wanted="an integer ≥ 0"),
+            epoch=self._checked("epoch", _is_epoch, wanted=f"an integer from 0 to {MAX_EPOCH}"),
             holder=self._text("holder"),
             engines=self._names("engines", required=True),
             roles={iid: self._role(iid, role) for iid, role in roles.items()},
@@ -164,6 +165,11 @@ def _is_number(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_epoch(value: Any) -> bool:
+    """With a higher floor no acquire is ever granted: such a document would keep its router out for good."""
+    return _is_count(value) and value <= MAX_EPOCH
 
 
 _KNOWN = _HEAD | (frozenset(HandoffDocument.__dataclass_fields__) - {"extra"})

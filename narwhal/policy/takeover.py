@@ -95,7 +95,7 @@ def from_store(stored: StoredHandoff, *, inc: str) -> SavedState:
 def from_checkpoint(record: CheckpointRecord, *, boot_id: str, now: float) -> SavedState:
     """The local file. Its age is known on the same boot only. Raises SavedStateError."""
     same_boot = record.boot_id != "" and record.boot_id == boot_id and now >= record.boottime_s
-    document = decode(record.document, source="checkpoint")
+    document = decode(record.document, source=record.source)
     age_s = now - record.boottime_s if same_boot else None
     return SavedState("checkpoint", document, LogPosition(document.epoch, record.applied_n), age_s)
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from narwhal.errors import ConfigError, SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, CheckpointRecord
+from narwhal.model.lease import MAX_EPOCH
 
 MODE: Final = 0o640
 
@@ -112,10 +113,12 @@ def _record(path: Path, text: bytes) -> CheckpointRecord:
             raise SavedStateError(f"{path}: {name} has the wrong type, got {value!r:.80}")
         if isinstance(value, int | float) and value < 0:
             raise SavedStateError(f"{path}: {name} must not be negative, got {value!r}")
+    if own.get("epoch_floor", 0) > MAX_EPOCH:
+        raise SavedStateError(f"{path}: epoch_floor must be at most {MAX_EPOCH}")
     for name, wanted in (("schema", HANDOFF_SCHEMA), ("schema_version", SCHEMA_VERSION)):
         if document and document.get(name) != wanted:
             raise SavedStateError(f"{path}: {name} must be {wanted!r}, got {document.get(name)!r}")
-    return CheckpointRecord(document=document, **own)
+    return CheckpointRecord(document=document, source=str(path), **own)
 
 
 def _parsed(path: Path, text: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from narwhal.errors import SavedStateError
 from narwhal.model.handoff import HandoffDocument
+from narwhal.model.lease import MAX_EPOCH
 from narwhal.model.request import Counters
 from narwhal.policy.handoff_codec import apply, decode, diff, encode, to_fields
 
@@ -54,6 +55,7 @@ def test_resting_fields_may_be_absent() -> None:
         ("run", 5),
         ("epoch", -1),
         ("epoch", 1.5),
+        ("epoch", MAX_EPOCH + 1),
         ("engines", None),
         ("engines", [1]),
         ("roles", ["e0"]),

@@ -91,6 +91,12 @@ def test_a_checkpoints_age_is_known_on_the_same_boot_only(
     assert (state.age_s, state.upto) == (age_s, LogPosition(7, 4))
 
 
+def test_a_wrong_checkpoint_is_named_by_its_file() -> None:
+    record = CheckpointRecord({**to_fields(DOCUMENT), "epoch": "7"}, source="/var/lib/state.json")
+    with pytest.raises(SavedStateError, match=r"^/var/lib/state\.json: epoch"):
+        from_checkpoint(record, boot_id="b", now=1.0)
+
+
 def test_an_unknown_boot_is_no_boot() -> None:
     record = CheckpointRecord(to_fields(DOCUMENT), boot_id="", boottime_s=1.0)
     assert from_checkpoint(record, boot_id="", now=2.0).age_s is None

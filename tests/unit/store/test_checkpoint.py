@@ -61,6 +61,11 @@ def test_a_bare_handoff_document_is_a_checkpoint(checkpoint, path):
     assert checkpoint.read() == CheckpointRecord(document=DOCUMENT)
 
 
+def test_a_record_says_which_file_it_came_from(checkpoint, path):
+    checkpoint.write(RECORD)
+    assert checkpoint.read().source == str(path)
+
+
 def test_the_file_is_not_for_everybody(checkpoint, path):
     checkpoint.write(RECORD)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
@@ -130,6 +135,7 @@ def run_python(script, *args):
         (json.dumps(DOCUMENT | {"seq": True}), "seq has the wrong type, got True"),
         (json.dumps(DOCUMENT | {"epoch_floor": 1.5}), "epoch_floor has the wrong type"),
         (json.dumps(DOCUMENT | {"boot_id": 1}), "boot_id has the wrong type"),
+        (json.dumps(DOCUMENT | {"epoch_floor": 2**52 + 1}), "epoch_floor must be at most 4503599627370496"),
         (json.dumps(DOCUMENT | {"ttl_ms_max": -1}), "ttl_ms_max must not be negative"),
         ('{"boottime_s": Infinity}', "Infinity is no number"),
     ],
