@@ -62,9 +62,20 @@ def read_start(
         problems += error.problems
     if problems or fleet is None:
         raise ConfigError(problems)
-    warnings = (*environment_warnings(env, _named_variables(given, fleet)), *fleet.warnings)
     options = _effective(given, fleet.config, password=password)
+    warnings = (*environment_warnings(env, _named_variables(given, fleet)), *fleet.warnings)
+    warnings += _seats_warnings(options, fleet.config)
     return Start(options=options, fleet=fleet, given=given, warnings=warnings)
+
+
+def _seats_warnings(options: ServeOptions, fleet: FleetConfig) -> tuple[str, ...]:
+    seats = fleet.serving.max_connections
+    if options.max_concurrent <= seats:
+        return ()
+    return (
+        f"--max-concurrent {options.max_concurrent} is above serving.max_connections {seats}: requests "
+        f"beyond that wait for a connection and fail after engine.pool_timeout_s",
+    )
 
 
 def _named_variables(given: GivenOptions, fleet: FleetReading) -> frozenset[str]:

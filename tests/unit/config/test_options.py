@@ -330,3 +330,10 @@ def test_a_kubernetes_service_link_is_ignored_with_one_warning(fleet: str) -> No
     assert start.options.port == 8000
     assert len(start.warnings) == 1
     assert "enableServiceLinks: false" in start.warnings[0]
+
+
+def test_more_requests_than_connections_are_warned_about(tmp_path: Path) -> None:
+    fleet = write_fleet(tmp_path, fleet_document(serving={"admission": "open", "max_connections": 8}))
+    assert started(fleet, "--max-concurrent", "8").warnings == ()
+    (warning,) = started(fleet, "--max-concurrent", "9").warnings
+    assert warning.startswith("--max-concurrent 9 is above serving.max_connections 8")
