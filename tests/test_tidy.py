@@ -345,7 +345,7 @@ MACHINE_TRACES = [
     re.compile(pattern)
     for pattern in (
         "/" + r"work/(?:main|wt|shared|probe|plan|\.library)",
-        "/" + r"tmp/bash_jobs",
+        "/" + r"tmp/\w",
         "file" + "s.pythonhosted",
         "pypi" + r"\.org",
         "registry" + r"\.npmjs",

@@ -7,7 +7,7 @@ import pytest
 from tests.bench.contenders import Pace, byte_relay, rig
 from tests.bench.load import Load, LostFrames, Spread, cost_of_window, run
 from tests.bench.processes import build, resident_bytes
-from tests.bench.results import Figure, Section, Verdict, tables
+from tests.bench.results import Figure, Section, Verdict, command_line, tables
 from tests.support.services import program
 
 
@@ -40,3 +40,9 @@ def test_verdicts_stand_at_aim_must_or_missed() -> None:
     )
     assert "| x | 2.1 | ≤ 2 | ≤ 1 | MISSED |" in tables([section])
     assert "| frame | cost | me | 2 (1 to 3) µs |" in tables([section])
+
+
+def test_the_command_of_the_document_names_no_place_on_the_machine() -> None:
+    assert (
+        command_line(["frame", "--json", "/somewhere/r.json", "--doc"]) == "python -m tests.bench frame --doc"
+    )
