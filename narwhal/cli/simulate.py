@@ -81,7 +81,7 @@ def _settings(options: argparse.Namespace) -> list[SimSettings]:
         problems += [
             f"{options.profiles}: has no row for engine {name}" for name in names if name not in profiles
         ]
-    problems += _out_of_range(options)
+    problems += _out_of_range(options) + _out_of_ports(options, len(names))
     if problems:
         raise ConfigError(problems)
     return [
@@ -141,6 +141,14 @@ def _out_of_range(options: argparse.Namespace) -> list[str]:
         if not 0 <= value <= 65535:
             problems.append(f"--{name.replace('_', '-')} {value}: must be 0 (any free port) to 65535")
     return problems
+
+
+def _out_of_ports(options: argparse.Namespace, engines: int) -> list[str]:
+    return [
+        f"{flag} {first}: leaves no port for the last of {engines} engines"
+        for flag, first in (("--port", options.port), ("--side-port", options.side_port))
+        if 0 < first <= 65535 < first + engines - 1
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:

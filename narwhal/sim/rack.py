@@ -55,6 +55,8 @@ class Listener:
             return
         if self._server is not None:
             self._server.close()
+        elif self._opening is not None:
+            self._opening.cancel()
         self._socket.close()
         self._server = self._socket = None
         for connection in list(self.connections):

@@ -52,11 +52,26 @@ def test_ports_follow_each_other_from_the_first() -> None:
         assert "engine e0: cannot listen" in second.output
 
 
+def test_a_port_in_use_behind_the_first_is_one_sentence() -> None:
+    with socket.socket() as first, socket.socket() as taken:
+        first.bind(("127.0.0.1", 0))
+        port = first.getsockname()[1]
+        taken.bind(("127.0.0.1", port + 1))
+        taken.listen()
+        first.close()
+        engines = Process(python("narwhal.cli.simulate", "--engines", "2", "--port", str(port)))
+        assert engines.ended() == 2
+    assert "engine e1: cannot listen" in engines.output
+    assert "Traceback" not in engines.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--engines", "0"], "--engines 0: must be at least 1"),
         (["--interval", "nan"], "--interval nan: must be finite seconds"),
+        (["--engines", "3", "--port", "65534"], "--port 65534: leaves no port for the last of 3 engines"),
+        (["--engines", "2", "--side-port", "65535"], "--side-port 65535: leaves no port"),
         (["--kv-blocks", "0"], "--kv-blocks 0: must be at least 1"),
         (["--names", "a,a"], "--names a,a: must be different"),
         (["--port", "70000"], "--port 70000: must be 0"),
