@@ -24,9 +24,9 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_between_chunks", "_bytes_of_head", "_chunk_closed", "_complete", "_delimited", "_drain", "_head",
-        "_headers", "_informational", "_keep_alive", "_on_idle", "_on_lost", "_parser", "_pieces",
-        "exchange", "iid", "reused", "transport",
+        "_between_chunks", "_bodyless", "_bytes_of_head", "_chunk_closed", "_complete", "_delimited",
+        "_drain", "_head", "_headers", "_informational", "_keep_alive", "_on_idle", "_on_lost", "_parser",
+        "_pieces", "exchange", "iid", "reused", "transport",
     )  # fmt: skip
 
     def __init__(self, iid: str, on_lost: Callable[[Connection], None]) -> None:
@@ -46,6 +46,8 @@ class Connection(asyncio.Protocol):
         self._head: Head | None = None
         self._pieces: list[bytes] = []
         self._bytes_of_head = 0
+        self._bodyless = 0
+        """Bytes behind the head since the last one of a body: trailers, which the parser keeps."""
         self._informational = False
         self._delimited = False
         self._between_chunks = False
@@ -146,6 +148,9 @@ class Connection(asyncio.Protocol):
             return
         if self._bytes_of_head >= 0:
             self._count_head(exchange, len(data))
+        elif not self._pieces and not self._complete and self._too_much_bodyless(len(data)):
+            self.abort()
+            exchange.fail(StreamBroken("trailers over 64 KiB", iid=self.iid, kind="too_large"))
         else:
             self._hand_on(exchange)
             self._between_chunks = self._chunk_closed and not self._complete and data.endswith(b"\r\n")
@@ -156,6 +161,7 @@ class Connection(asyncio.Protocol):
         if head is not None:
             exchange.on_head(head)
         if self._pieces:
+            self._bodyless = 0
             pieces, self._pieces = self._pieces, []
             exchange.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if self._complete:
@@ -166,6 +172,10 @@ class Connection(asyncio.Protocol):
         if self._bytes_of_head > _HEAD_LIMIT:
             self.abort()
             exchange.fail(EngineUnreachable("response head over 64 KiB", iid=self.iid))
+
+    def _too_much_bodyless(self, size: int) -> bool:
+        self._bodyless += size
+        return self._bodyless > _HEAD_LIMIT
 
     def _end_exchange(self, exchange: Exchange[Any]) -> None:
         self.exchange = None

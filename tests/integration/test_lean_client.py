@@ -205,6 +205,42 @@ def test_an_endless_head_is_broken_off() -> None:
     serve(script, scenario)
 
 
+@pytest.mark.parametrize("piece", [b"x-filler: " + b"y" * 1000 + b"\r\n", b"y" * 1000], ids=["many", "one"])
+def test_trailers_without_end_are_broken_off(piece: bytes) -> None:
+    async def script(line: Line) -> None:
+        await line.request()
+        await line.say(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n")
+        await line.say(b"x-filler: y" if piece[:1] == b"y" else piece)
+        for _ in range(2000):
+            await line.say(piece)
+
+    async def scenario(client: LeanClient, engine: ScriptedEngine) -> None:
+        with pytest.raises(StreamBroken) as caught:
+            await client.fetch(CALL)
+        assert caught.value.kind == "too_large"
+
+    serve(script, scenario)
+
+
+def test_chunk_sizes_that_come_alone_are_no_excess() -> None:
+    size, chunks = b"0" * 900 + b"1\r\n", 200
+
+    async def script(line: Line) -> None:
+        await line.request()
+        await line.say(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(chunks):
+            await line.say(size)
+            await asyncio.sleep(0.001)
+            await line.say(b"y\r\n")
+            await asyncio.sleep(0.001)
+        await line.say(b"0\r\n\r\n")
+
+    async def scenario(client: LeanClient, engine: ScriptedEngine) -> None:
+        assert (await client.fetch(CALL)).body == b"y" * chunks
+
+    serve(script, scenario)
+
+
 def test_a_bug_in_a_sink_comes_out_as_itself() -> None:
     class Broken(Sink):
         def on_open(self, flow: Any) -> None:
