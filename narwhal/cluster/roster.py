@@ -56,17 +56,18 @@ class Roster:
         return self._mirror.read_at is not None
 
     def entry(self, now: float) -> RouterEntry:
-        """What this router tells of itself."""
-        mirror = self._mirror
+        """What this router tells of itself. An owner has no mirror and takes nothing over."""
+        mirror, role = self._mirror, role_of(self._gate.state(now))
+        owns = role is RouterRole.ACTIVE
         return replace(
             self._entry,
-            role=role_of(self._gate.state(now)).value,
+            role=role.value,
             epoch=self._gate.epoch,
             mirror_epoch=mirror.applied.epoch,
             mirror_n=mirror.applied.n,
-            mirror_age_s=mirror.age_s(now),
+            mirror_age_s=None if owns else mirror.age_s(now),
             resident=self.resident(),
-            ready_to_take=self.ready_to_take,
+            ready_to_take=not owns and self.ready_to_take,
         )
 
     async def refresh(self, now: float) -> None:

@@ -16,6 +16,7 @@ import httpx
 from narwhal.engine.client import ClientSettings, no_epoch
 from narwhal.engine.feed import EventFeed
 from narwhal.engine.refusal import refusal
+from narwhal.engine.sse import is_event_stream
 from narwhal.engine.target import Stamp
 from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, PoolExhausted, StreamBroken
 from narwhal.model.engine import EngineSpec
@@ -47,7 +48,7 @@ class HttpxClient:
         async with _in_time(call.call), leg.limits(), self._answer(call.call) as answer:
             if answer.status_code != 200:
                 raise refusal(await self._whole(answer, call.call.iid), call.call.iid)
-            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+            if not is_event_stream(answer.headers):
                 raise StreamBroken("a 200 that is no event stream", iid=call.call.iid, kind="malformed")
             await leg.run(answer)
 

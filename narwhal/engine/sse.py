@@ -7,6 +7,7 @@ inside a UTF-8 sequence or a line end (WHATWG HTML, section 9.2.6).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from narwhal.errors import StreamBroken
 
@@ -119,3 +120,8 @@ def event_data(event: bytes) -> bytes:
 def _value(line: bytes) -> bytes:
     value = line[5:]
     return value[1:] if value.startswith(b" ") else value
+
+
+def is_event_stream(headers: Mapping[str, str]) -> bool:
+    """Media types are case-insensitive (RFC 9110 section 8.3.1); header names here are lower case."""
+    return headers.get("content-type", "").lower().startswith("text/event-stream")

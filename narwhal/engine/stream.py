@@ -13,6 +13,7 @@ from narwhal.engine.events import is_plain
 from narwhal.engine.exchange import Exchange, Head
 from narwhal.engine.feed import EventFeed
 from narwhal.engine.refusal import refusal
+from narwhal.engine.sse import is_event_stream
 from narwhal.engine.template import (
     KNOWN_TEXTS,
     LARGEST_CHUNK,
@@ -108,9 +109,7 @@ class DecodeLeg(Exchange[None]):
 
     def on_head(self, head: Head) -> None:
         self.head = head
-        self._opened = head.status == 200 and head.headers.get("content-type", "").startswith(
-            "text/event-stream"
-        )
+        self._opened = head.status == 200 and is_event_stream(head.headers)
         if self._opened:
             self._feed.open(self)
 

@@ -480,6 +480,10 @@ def test_the_cluster_document_names_lease_routers_and_changes() -> None:
             ("r0", "active"),
             ("r1", "standby"),
         ]
+        assert [(router.ready_to_take, router.mirror_age_s is None) for router in shown.routers] == [
+            (False, True),
+            (True, False),
+        ]
         assert shown.changes[-1].kind == "acquired"
         own = owner.parts.view.cluster(scene.clock.now())
         assert 0 < own.lease.valid_for_s <= 4.0  # type: ignore[operator]

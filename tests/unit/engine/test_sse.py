@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narwhal.engine.sse import SseSplitter, event_data
+from narwhal.engine.sse import SseSplitter, event_data, is_event_stream
 from narwhal.errors import StreamBroken
 
 LIMIT = 4 << 20
@@ -115,3 +115,16 @@ def test_an_event_over_the_limit_breaks_the_stream(end: bytes) -> None:
 )
 def test_data_lines_are_joined_as_the_standard_says(event: bytes, data: bytes) -> None:
     assert event_data(event) == data
+
+
+@pytest.mark.parametrize(
+    ("value", "is_stream"),
+    [
+        ("text/event-stream", True),
+        ("Text/Event-Stream; charset=UTF-8", True),
+        ("application/json", False),
+        (None, False),
+    ],
+)
+def test_a_media_type_is_read_in_any_case(value: str | None, is_stream: bool) -> None:
+    assert is_event_stream({} if value is None else {"content-type": value}) is is_stream
