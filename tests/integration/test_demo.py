@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psutil
+import pytest
 
 from tests.support.processes import Process, eventually, python
 
+BACKGROUND_JOB = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""A shell without job control starts its background jobs with SIGINT ignored."""
+
 
 @contextmanager
-def demo(*options: str) -> Iterator[Process]:
-    process = Process(python("narwhal.cli", "demo", *options))
+def demo(*options: str, started_by: Sequence[str] = ()) -> Iterator[Process]:
+    process = Process([*started_by, *python("narwhal.cli", "demo", *options)])
     try:
         yield process
     finally:
@@ -27,8 +31,9 @@ def test_the_demo_keeps_its_promises_and_ends_by_itself() -> None:
             assert words in run.output
 
 
-def test_an_interrupt_ends_every_process_of_the_demo() -> None:
-    with demo("--keep") as run:
+@pytest.mark.parametrize("started_by", [(), BACKGROUND_JOB], ids=["foreground", "background"])
+def test_an_interrupt_ends_every_process_of_the_demo(started_by: Sequence[str]) -> None:
+    with demo("--keep", started_by=started_by) as run:
         run.wait_for(lambda lines: any("two routers" in line for line in lines))
         children = psutil.Process(run.pid).children(recursive=True)
         assert len(children) >= 4

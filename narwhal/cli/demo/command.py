@@ -58,7 +58,9 @@ def main(argv: Sequence[str] | None = None, *, extras: Callable[[], str] = insta
 async def _run(site: Site, server: str, *, keep: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    # SIGINT too: a shell starts background jobs with it ignored, and asyncio.run leaves it at that.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     console, began = Console(highlight=False, soft_wrap=True, width=WIDTH), time.monotonic()
     story = Story(site, server, lambda line: console.print(f"{time.monotonic() - began:5.1f} s  {line}"))
     try:
