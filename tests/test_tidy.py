@@ -260,6 +260,29 @@ def test_lua_headers_tell_every_slot_and_status() -> None:
     )
 
 
+LUA_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
+
+
+def unlike_copies(scripts: dict[str, str]) -> Iterator[str]:
+    """Functions that two scripts have under one name and not with the same text.
+
+    Redis runs each script alone, so what several need stands in each: one mended copy must not leave
+    another behind.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    for script, text in sorted(scripts.items()):
+        for match in LUA_FUNCTION.finditer(text):
+            home, body = first.setdefault(match.group(1), (script, match.group(0)))
+            if body != match.group(0):
+                yield f"{script}: {match.group(1)} is not the one of {home}"
+
+
+def test_copies_of_a_lua_function_are_alike() -> None:
+    holds(
+        unlike_copies({where(path): path.read_text("utf-8") for path in tracked() if path.suffix == ".lua"})
+    )
+
+
 # --- configs ----------------------------------------------------------------------------------------
 
 
@@ -425,3 +448,9 @@ TRUE_SCRIPT = "-- peek: reads\n-- KEYS[1] lease\n-- Replies\n--   OK\nreturn {'O
 def test_untrue_lua_headers_are_seen(old: str, new: str) -> None:
     assert not list(breaches_of_header("peek", TRUE_SCRIPT))
     assert list(breaches_of_header("peek", TRUE_SCRIPT.replace(old, new)))
+
+
+def test_an_unlike_copy_of_a_lua_function_is_seen() -> None:
+    one = "local function text(n)\n  return string.format('%.0f', n)\nend\n"
+    assert not list(unlike_copies({"a": one, "b": "-- more\n" + one}))
+    assert list(unlike_copies({"a": one, "b": one.replace("%.0f", "%d")}))
