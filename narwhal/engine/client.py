@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,7 +11,7 @@ from narwhal.engine.connection import Connection
 from narwhal.engine.exchange import Exchange, Fetch
 from narwhal.engine.pool import IdleConnections, Seats
 from narwhal.engine.stream import DecodeLeg
-from narwhal.engine.target import Stamp, Target
+from narwhal.engine.target import Stamp, Target, trusted_roots
 from narwhal.engine.wheel import Wheel
 from narwhal.errors import EngineTimeout, EngineUnreachable
 from narwhal.model.engine import EngineSpec
@@ -46,7 +45,7 @@ class LeanClient:
         self, engines: Sequence[EngineSpec], settings: ClientSettings, *, stamp: Stamp = no_epoch
     ) -> None:
         loop = asyncio.get_running_loop()
-        tls = ssl.create_default_context()
+        tls = trusted_roots(engines)
         self._targets: Mapping[str, Target] = {
             spec.iid: Target.of(spec, api_key=settings.api_key, tls=tls) for spec in engines
         }
@@ -60,10 +59,6 @@ class LeanClient:
 
     def pool(self) -> PoolView:
         return PoolView(limit=self._seats.size, busy=self._seats.taken, waiting=self._seats.waiting)
-
-    @property
-    def seats_taken(self) -> int:
-        return self._seats.taken
 
     @property
     def connections(self) -> int:

@@ -6,11 +6,11 @@ their own. Proxy variables and .netrc are ignored.
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import httpx
 
+from narwhal.engine.target import Stamp, trusted_roots
 from narwhal.errors import EngineTimeout, EngineUnreachable, PoolExhausted, StreamBroken
 from narwhal.model.engine import EngineSpec, Leg
 from narwhal.model.monitoring import PoolView
@@ -33,7 +33,7 @@ class HttpxControl:
         connections: int,
         connect_timeout_s: float,
         api_key: str = "",
-        stamp: Callable[[], str | None] = lambda: None,
+        stamp: Stamp = lambda: None,
     ) -> None:
         self._urls: Mapping[str, str] = {spec.iid: spec.url for spec in engines}
         self._connect_s = connect_timeout_s
@@ -43,7 +43,7 @@ class HttpxControl:
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {api_key}"} if api_key else None,
             limits=httpx.Limits(max_connections=connections, keepalive_expiry=4.0),
-            verify=ssl.create_default_context(),
+            verify=trusted_roots(engines) or False,
             trust_env=False,
             follow_redirects=False,
         )

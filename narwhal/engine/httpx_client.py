@@ -7,7 +7,6 @@ connection of its own, so no idle socket can be closed under a request.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -17,7 +16,7 @@ from narwhal.engine.client import ClientSettings, no_epoch
 from narwhal.engine.feed import EventFeed
 from narwhal.engine.refusal import refusal
 from narwhal.engine.sse import is_event_stream
-from narwhal.engine.target import Stamp
+from narwhal.engine.target import Stamp, trusted_roots
 from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, PoolExhausted, StreamBroken
 from narwhal.model.engine import EngineSpec
 from narwhal.ports import EngineCall, EngineReply, StreamCall, StreamSink
@@ -35,7 +34,7 @@ class HttpxClient:
         self._bearer = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
         self._client = httpx.AsyncClient(
             limits=httpx.Limits(max_connections=settings.max_connections, max_keepalive_connections=0),
-            verify=ssl.create_default_context(),
+            verify=trusted_roots(engines) or False,
             trust_env=False,
         )
 

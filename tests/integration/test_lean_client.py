@@ -42,7 +42,7 @@ def serve(script: Script, scenario: Callable[[LeanClient, ScriptedEngine], Await
             finally:
                 await client.aclose()
                 await until(lambda: client.connections == 0, "every socket is closed")
-            assert client.seats_taken == 0
+            assert client.pool().busy == 0
 
     uvloop.run(main())
 

@@ -87,7 +87,7 @@ async def until_settled(rig: Rig, stands: Sequence[Stand]) -> None:
     def settled() -> bool:
         resident = set(rig.fleet.resident().values()) == {Resident()}
         engines = all(not stand.engine.running and not stand.engine.waiting for stand in stands)
-        return resident and engines and not rig.ledger.inflight and not rig.client.seats_taken
+        return resident and engines and not rig.ledger.inflight and not rig.client.pool().busy
 
     await until(settled)
     rig.fleet.check_invariants()
