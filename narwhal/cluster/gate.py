@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from narwhal.clock import Clock
 from narwhal.model.control import RouterRole, RouterState, role_of
 from narwhal.model.leadership import LeaseSight
+from narwhal.policy.election import HOLDING
 
 HANDOVER_S = 2.0
 """How long a handover is believed to be under way. How long *one request* waits for its end is its caller's
@@ -181,7 +182,7 @@ class LeasedGate:
     def state(self, now: float) -> RouterState:
         """The keeper's state, corrected by what the gate knows sooner: fenced, or D has passed."""
         grip, state = self._grip, self.sight.state
-        holding = state in {RouterState.RESTORING, RouterState.OWNER, RouterState.SUSPECT}
+        holding = state in HOLDING
         if grip is not None and holding and (grip.fenced_why or now >= grip.valid_until):
             return RouterState.FENCED
         return state

@@ -8,8 +8,9 @@ from narwhal.cluster.mirror import Mirror
 from narwhal.cluster.publisher import Publisher
 from narwhal.cluster.roster import Roster
 from narwhal.model.cluster_view import ClusterStatus, LeaseStatus, RouterStatus
-from narwhal.model.control import ControlStatus, OwnerRef, RouterRole, RouterState, StoreStatus, role_of
+from narwhal.model.control import ControlStatus, OwnerRef, RouterRole, StoreStatus, role_of
 from narwhal.model.state_view import HandoffView
+from narwhal.policy.election import HOLDING
 from narwhal.policy.handoff_codec import to_fields
 from narwhal.ports import RouterEntry
 
@@ -77,7 +78,7 @@ class LeasedView:
     def _lease(self, now: float) -> LeaseStatus:
         sight, grip = self._gate.sight, self._gate.grip
         owner = sight.owner or OwnerRef("", "")
-        held = sight.state in {RouterState.RESTORING, RouterState.OWNER, RouterState.SUSPECT}
+        held = sight.state in HOLDING
         valid_for_s = max(0.0, grip.valid_until - now) if grip and held and not grip.fenced_why else None
         return LeaseStatus(
             state=sight.record,
