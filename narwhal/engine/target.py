@@ -23,11 +23,17 @@ def trusted_roots(engines: Sequence[EngineSpec]) -> ssl.SSLContext | None:
 
 
 _PORTS = {"http": 80, "https": 443}
+_MOST_HEADS = 32
+"""Heads kept for one engine: those of two or three epochs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One engine's address. `path` is the URL's path prefix, "" as a rule; `fixed` the constant headers."""
+    """One engine's address. `path` is the URL's path prefix, "" as a rule; `fixed` the constant headers.
+
+    `heads` is what is the same for all requests of one route, leg and epoch: there are a handful of them,
+    and an epoch changes only with an ownership.
+    """
 
     iid: str
     host: str
@@ -35,7 +41,7 @@ class Target:
     path: str
     fixed: str
     tls: ssl.SSLContext | None
-    heads: dict[tuple[str, str, Leg], str] = field(default_factory=dict)
+    heads: dict[tuple[str, str, Leg, str | None], str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: EngineSpec, *, api_key: str, tls: ssl.SSLContext | None) -> Target:
@@ -54,22 +60,22 @@ class Target:
 
     def request(self, call: EngineCall, epoch: str | None) -> bytes:
         """The whole request as it goes on the wire. Nothing of the client's but `traceparent` is in it."""
-        head = f"{self._fixed_head(call)}x-request-id: {call.rid}\r\n"
-        if epoch is not None:
-            head += f"x-narwhal-epoch: {epoch}\r\n"
+        head = self.heads.get((call.method, call.path, call.leg, epoch)) or self._fixed_head(call, epoch)
+        head += f"x-request-id: {call.rid}\r\n"
         if call.traceparent is not None and _is_clean(call.traceparent):
             head += f"traceparent: {call.traceparent}\r\n"
         if call.body or call.method == "POST":
             head += f"content-type: application/json\r\ncontent-length: {len(call.body)}\r\n"
         return (head + "\r\n").encode("latin-1") + call.body
 
-    def _fixed_head(self, call: EngineCall) -> str:
-        """What is the same for all requests of one route and leg: there are a handful of them."""
-        key = (call.method, call.path, call.leg)
-        head = self.heads.get(key)
-        if head is None:
-            line = f"{call.method} {self.path}{call.path} HTTP/1.1\r\n"
-            head = self.heads[key] = f"{line}{self.fixed}x-narwhal-leg: {call.leg.value}\r\n"
+    def _fixed_head(self, call: EngineCall, epoch: str | None) -> str:
+        if len(self.heads) >= _MOST_HEADS:
+            self.heads.clear()
+        head = f"{call.method} {self.path}{call.path} HTTP/1.1\r\n{self.fixed}"
+        head += f"x-narwhal-leg: {call.leg.value}\r\n"
+        if epoch is not None:
+            head += f"x-narwhal-epoch: {epoch}\r\n"
+        self.heads[call.method, call.path, call.leg, epoch] = head
         return head
 
 

@@ -112,6 +112,24 @@ class ControlParts:
     config_digest: str
 
 
+class Stamped:
+    """The value of `x-narwhal-epoch`. Made once an epoch, not once a request: it is on the request path."""
+
+    __slots__ = ("_cluster", "_epoch", "_text")
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._epoch = -1
+        self._text = ""
+
+    def text(self, epoch: int | None) -> str | None:
+        if epoch is None:
+            return None
+        if epoch != self._epoch:
+            self._epoch, self._text = epoch, f"{self._cluster}/{epoch}"
+        return self._text
+
+
 class LocalControl:
     """Without `--redis-url`: this router alone, epoch 0, the checkpoint file its only memory."""
 
@@ -157,7 +175,7 @@ class ClusterControl:
     def __init__(self, parts: ControlParts, address: StoreAddress) -> None:
         options = parts.options
         login = Login(f"narwhal-{options.router_id}", options.store_password)
-        self._cluster = options.cluster
+        self._stamped = Stamped(options.cluster)
         self._clock = parts.clock
         self._data = RedisConnection(address, login)
         self._loop = asyncio.get_running_loop()
@@ -184,13 +202,10 @@ class ClusterControl:
         return self._membership
 
     def leg_stamp(self) -> str | None:
-        return self._stamp(self.gate.leg_epoch)
+        return self._stamped.text(self.gate.leg_epoch)
 
     def probe_stamp(self) -> str | None:
-        return self._stamp(self.gate.probe_epoch(self._clock.now()))
-
-    def _stamp(self, epoch: int | None) -> str | None:
-        return None if epoch is None else f"{self._cluster}/{epoch}"
+        return self._stamped.text(self.gate.probe_epoch(self._clock.now()))
 
     def handoff(self) -> HandoffView | None:
         return self._membership.view.handoff(self._clock.now())

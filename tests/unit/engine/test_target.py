@@ -47,8 +47,8 @@ def test_a_request_carries_ours_and_nothing_else() -> None:
         "accept: */*",
         "authorization: Bearer secret",
         "x-narwhal-leg: decode",
-        "x-request-id: rid-1",
         "x-narwhal-epoch: demo/7",
+        "x-request-id: rid-1",
         "traceparent: 00-ab-cd-01",
         "content-type: application/json",
         "content-length: 7",
@@ -59,6 +59,14 @@ def test_without_a_cluster_or_a_key_their_headers_are_absent() -> None:
     request = target("http://e:1").request(call(), None)
     assert b"x-narwhal-epoch" not in request
     assert b"authorization" not in request
+
+
+def test_a_head_follows_the_epoch_and_old_ones_are_dropped() -> None:
+    engine = target("http://e:1")
+    for epoch in range(1000):
+        assert f"x-narwhal-epoch: demo/{epoch}\r\n".encode() in engine.request(call(), f"demo/{epoch}")
+    assert b"x-narwhal-epoch" not in engine.request(call(), None)
+    assert len(engine.heads) <= 32
 
 
 @pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "é", "\x00"])
