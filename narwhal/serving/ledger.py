@@ -15,7 +15,7 @@ from narwhal.clock import Clock
 from narwhal.errors import EngineError, NarwhalError
 from narwhal.model.engine import Leg
 from narwhal.model.placement import Demand, Reservation
-from narwhal.model.request import InferenceRequest, RequestRow
+from narwhal.model.request import InferenceRequest, Outcome, RequestRow
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.outcome import outcome_of
 from narwhal.policy.totals import Totals
@@ -44,13 +44,14 @@ class Ledger:
 class Entry:
     """One request in hand. `row` is its journal row; `began` is on Clock.now."""
 
-    __slots__ = ("_held", "_inbound", "_ledger", "_missed_slo", "began", "dispatched", "row")
+    __slots__ = ("_answered", "_held", "_inbound", "_ledger", "_missed_slo", "began", "dispatched", "row")
 
     def __init__(self, ledger: Ledger, inbound: Inbound, *, epoch: int) -> None:
         self._ledger = ledger
         self._inbound = inbound
         self._held: list[Reservation] = []
         self._missed_slo = False
+        self._answered = False
         self.began = ledger.clock.now()
         self.dispatched = False
         """A leg has been sent: the request runs to its end even if control is lost (I8)."""
@@ -91,6 +92,15 @@ class Entry:
         """Whom the next attempt avoids: the engine whose leg failed, and the producer of a failed decode."""
         return frozenset(iid for iid in (self.row.prefill_iid, self.row.decode_iid) if iid is not None)
 
+    def answered(self) -> None:
+        """The end of the whole answer is about to leave: it counts as served from here on, whatever follows.
+
+        Before the bytes, so that no client holds an answer that a router killed now has not counted (I4).
+        """
+        if not self._answered:
+            self._answered = True
+            self._ledger.totals.finished(Outcome.SERVED)
+
     def leg_failed(self, leg: Leg, error: NarwhalError) -> None:
         """Notes a failed leg for the journal and gives back what the attempt held."""
         iid = (self.row.prefill_iid if leg is Leg.PREFILL else self.row.decode_iid) or ""
@@ -110,14 +120,20 @@ class Entry:
         ledger, row = self._ledger, self.row
         self._release_all()
         ledger.inflight -= 1
-        outcome = outcome_of(error, client_left=self._client_left(error), dispatched=self.dispatched)
+        outcome = self._outcome(error)
         row.duration_s = ledger.clock.now() - self.began
         row.terminal = outcome.value
         if error is not None:
             row.reason = type(error).__name__
             row.error = _told(error)
-        ledger.totals.finished(outcome)
+        if not self._answered:
+            ledger.totals.finished(outcome)
         ledger.recorder.request(row, outcome)
+
+    def _outcome(self, error: BaseException | None) -> Outcome:
+        if self._answered:
+            return Outcome.SERVED
+        return outcome_of(error, client_left=self._client_left(error), dispatched=self.dispatched)
 
     def _client_left(self, error: BaseException | None) -> bool:
         """Cancellation while the body was read is the client's, later only if its stream says so."""

@@ -39,7 +39,8 @@ class StreamedOutput:
             ("x-request-id", job.request.rid),
         )
         # Not a method of ours: sink and output would hold each other, one garbage cycle a request.
-        plan = RelayPlan(headers, job.request.include_usage, partial(_begin, job, clock), limit)
+        begin = partial(_begin, job, clock)
+        plan = RelayPlan(headers, job.request.include_usage, begin, job.entry.answered, limit)
         self.sink = Relay(job.stream, plan, clock=clock)
         self.tally = self.sink.tally
 
@@ -76,6 +77,8 @@ class WholeOutput:
             ("content-length", str(len(body))),
             ("x-request-id", job.request.rid),
         )
+        if not job.stream.gone:
+            job.entry.answered()
         job.stream.start(200, headers, data=body)
         job.stream.finish()
 

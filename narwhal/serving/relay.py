@@ -95,13 +95,15 @@ class LegTally:
 class RelayPlan:
     """`headers` of the response, names in lower case; `include_usage` as the client asked.
 
-    `on_first_output` is called once, when the first output is about to leave. `limit`: most bytes held
+    `on_first_output` is called once, when the first output is about to leave, `on_end` when the end of the
+    whole answer is and the client is still there. `limit`: most bytes held
     until then (`serving.max_response_bytes`): a chat's role event may carry all token IDs of its prompt.
     """
 
     headers: Sequence[tuple[str, str]]
     include_usage: bool
     on_first_output: Callable[[], None]
+    on_end: Callable[[], None]
     limit: int
 
 
@@ -146,6 +148,7 @@ class Relay:
         elif not self._client.started:
             self._begin(data)
         elif self.tally.done:
+            self._note_end()
             self._client.finish(data)
         else:
             self._client.write(data)
@@ -162,6 +165,8 @@ class Relay:
         flow = self.tally.flow
         assert flow is not None
         self._plan.on_first_output()
+        if self.tally.done:
+            self._note_end()
         self._client.pace(on_pause=flow.pause, on_resume=flow.resume)
         self._client.start(200, self._plan.headers, data=bytes(self._early) + data)
         self._early.clear()
@@ -169,3 +174,7 @@ class Relay:
             self._client.finish()
         elif self._client.chunk_writer is not None:
             flow.pass_chunks(self._client.chunk_writer)
+
+    def _note_end(self) -> None:
+        if not self._client.gone:
+            self._plan.on_end()

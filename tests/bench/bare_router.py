@@ -93,7 +93,7 @@ class BareRouter:
         body = self.dialect.decode_body(request, descriptor)
         decode = EngineCall(next(self.decode), "POST", path, Leg.DECODE, f"{request.rid}-d", body)
         headers = (*HEADERS, ("x-request-id", request.rid))
-        plan = RelayPlan(headers, request.include_usage, lambda: None, 1 << 24)
+        plan = RelayPlan(headers, request.include_usage, lambda: None, lambda: None, 1 << 24)
         relay = Relay(stream, plan, clock=self.clock)
         await client.stream(StreamCall(decode, first_output_s=10.0, silence_s=60.0), relay)
 

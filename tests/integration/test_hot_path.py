@@ -71,7 +71,7 @@ class Path:
         self.protocol.connection_made(self.client)  # type: ignore[arg-type]
         self.protocol.data_received(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
         stream = self.protocol._streams[0]
-        plan = RelayPlan([("content-type", "text/event-stream")], False, lambda: None, 1 << 20)
+        plan = RelayPlan([("content-type", "text/event-stream")], False, lambda: None, lambda: None, 1 << 20)
         self.relay = Relay(stream, plan, clock=TickingClock())
         self.connection = Connection("e0", lambda _: None)
         self.connection.connection_made(CountingTransport())  # type: ignore[arg-type]

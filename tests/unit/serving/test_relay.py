@@ -36,13 +36,17 @@ class Rig:
         self.flow = KeptFlow()
         self.clock = TickingClock()
         self.first = 0
-        plan = RelayPlan(HEADERS, include_usage, self.note_first, LIMIT)
+        self.written_at_end: list[int] = []
+        plan = RelayPlan(HEADERS, include_usage, self.note_first, self.note_end, LIMIT)
         self.relay = Relay(self.client, plan, clock=self.clock)
         self.relay.on_open(self.flow)
 
     def note_first(self) -> None:
         assert not self.client.started
         self.first += 1
+
+    def note_end(self) -> None:
+        self.written_at_end.append(len(self.client.writes))
 
     def fault(self) -> str:
         assert isinstance(self.flow.error, StreamBroken)
@@ -195,3 +199,39 @@ def test_a_bad_end_is_withheld_with_all_that_follows(events: list[StreamEvent], 
     assert not rig.client.finished
     assert rig.fault() == kind
     assert not rig.relay.tally.done
+
+
+# --- the end of the whole answer ---
+
+
+def test_the_end_is_told_before_its_bytes_leave() -> None:
+    rig = Rig()
+    rig.relay.on_events([OUT])
+    rig.relay.on_events([FINISH])
+    assert rig.written_at_end == []
+    rig.relay.on_events([DONE])
+    assert rig.written_at_end == [2]
+    assert len(rig.client.writes) == 3
+
+
+def test_the_end_of_an_answer_that_came_in_one_read_is_told_before_it_leaves_too() -> None:
+    rig = Rig()
+    rig.relay.on_events([ROLE, OUT, FINISH, DONE])
+    assert rig.written_at_end == [0]
+    assert rig.client.writes != []
+
+
+@pytest.mark.parametrize("event", [ERROR, bad("abort")])
+def test_an_answer_that_breaks_off_has_no_end(event: StreamEvent) -> None:
+    rig = Rig()
+    rig.relay.on_events([OUT])
+    rig.relay.on_events([event])
+    assert rig.written_at_end == []
+
+
+def test_nobody_has_got_the_end_when_the_client_has_left() -> None:
+    rig = Rig()
+    rig.relay.on_events([OUT])
+    rig.client.gone = True
+    rig.relay.on_events([FINISH, DONE])
+    assert rig.written_at_end == []
