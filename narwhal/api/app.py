@@ -11,22 +11,33 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from narwhal.api.actions import OperatorActions, action_routes
 from narwhal.api.envelope import envelope, new_request_id
 from narwhal.api.errors import INVALID, answer
 from narwhal.api.health import health_routes
 from narwhal.api.operator import ControlRule, OperatorViews, operator_routes
 
 
-def build_app(data_routes: Sequence[BaseRoute], views: OperatorViews) -> Starlette:
-    """`data_routes` are those of `api/inference.py`. Paths are exact: a trailing slash is another path."""
+def build_app(
+    data_routes: Sequence[BaseRoute],
+    views: OperatorViews,
+    *,
+    actions: OperatorActions,
+    control_key: str = "",
+) -> Starlette:
+    """`data_routes` are those of `api/inference.py`. Paths are exact: a trailing slash is another path.
+
+    `control_key` is what every POST below /narwhal/ must bring; "" takes them from this host only.
+    """
     routes = [
         *data_routes,
         *health_routes(views.readiness, views.health),
         *operator_routes(views),
+        *action_routes(actions),
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(ControlRule)],
+        middleware=[Middleware(ControlRule, key=control_key)],
         exception_handlers={HTTPException: _no_route, Exception: _unexpected},
     )
     app.router.redirect_slashes = False

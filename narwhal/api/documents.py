@@ -10,6 +10,7 @@ from narwhal.api.resting import CLUSTER, HANDOFF, STANDBY_READY, STATE, with_res
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus, Health, OwnerRef, Readiness, RouterRole, StoreStatus
 from narwhal.model.engine import Role
+from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView
 from narwhal.model.state_view import HandoffView, StateView
 
@@ -80,6 +81,41 @@ def cluster_document(status: ClusterStatus) -> Document:
         "store": _store(status.store),
     }
     return with_resting(CLUSTER, body)
+
+
+def lifecycle_document(view: LifecycleView) -> Document:
+    """No engine is drained by this version: every record is that of an `active` engine, no wave is on."""
+    control, carried = view.control, view.lifecycle
+    accepts = frozenset(view.accepts_new)
+    return {
+        **_schema("narwhal.lifecycle"),
+        "router": {
+            "controls_fleet": control.may_admit,
+            "role": control.role.value,
+            "epoch": control.epoch,
+        },
+        "engine_restart_policy": carried.get("engine_restart_policy", "individual"),
+        "process_starts": carried.get("process_starts", {}),
+        "engines": {
+            iid: {
+                "state": "active",
+                "draining": False,
+                "accepts_new": iid in accepts,
+                "ready_to_stop": False,
+                "resident": {"prefill": legs.prefill, "decode": legs.decode},
+                "deadline_at": None,
+                "deadline_in_s": None,
+                "wave_id": None,
+                "old_process_start": None,
+                "new_process_start": None,
+                "checks": [],
+                "error": "",
+            }
+            for iid, legs in view.resident.items()
+        },
+        "wave": {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False},
+        "error": "",
+    }
 
 
 def _schema(name: str) -> Document:

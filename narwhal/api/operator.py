@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,17 +59,35 @@ def operator_routes(views: OperatorViews) -> list[Route]:
 
 
 class ControlRule:
-    """`POST /narwhal/*` is taken from loopback only: 403 before anything else is looked at."""
+    """Who may `POST /narwhal/*`: whoever has the key, without a key this host only.
 
-    def __init__(self, app: ASGIApp) -> None:
+    401 or 403 before anything else is looked at, also before the route.
+    """
+
+    def __init__(self, app: ASGIApp, key: str = "") -> None:
         self._app = app
+        self._bearer = f"Bearer {key}".encode() if key else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _is_control(scope) and not _is_loopback(scope):
-            message = "control routes are taken from this host only"
-            await Answer(403, envelope(message, INVALID))(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        refused = self._refused(scope) if _is_control(scope) else None
+        await (refused or self._app)(scope, receive, send)
+
+    def _refused(self, scope: Scope) -> Answer | None:
+        if self._bearer:
+            if hmac.compare_digest(_authorization(scope), self._bearer):
+                return None
+            message = "control routes need the control key: Authorization: Bearer <key>"
+            return Answer(401, envelope(message, INVALID), headers={"www-authenticate": "Bearer"})
+        if _is_loopback(scope):
+            return None
+        return Answer(403, envelope("control routes are taken from this host only", INVALID))
+
+
+def _authorization(scope: Scope) -> bytes:
+    """The header's value with its scheme as we write it; b"" unless there is exactly one."""
+    found: list[bytes] = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
+    scheme, _, rest = found[0].strip().partition(b" ") if len(found) == 1 else (b"", b"", b"")
+    return b"Bearer " + rest.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _is_control(scope: Scope) -> bool:

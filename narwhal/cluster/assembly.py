@@ -23,6 +23,7 @@ from narwhal.cluster.start import SavedFile, StartChecks, StartPorts, StartRules
 from narwhal.cluster.state import Identity, OwnState
 from narwhal.cluster.takeover import Takeover
 from narwhal.cluster.view import LeasedView
+from narwhal.cluster.yielding import Yielding
 from narwhal.model.handoff import EntryKind, LogEntry
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
@@ -85,6 +86,7 @@ class Membership:
     mirror: Mirror
     roster: Roster
     takeover: Takeover
+    yielding: Yielding
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +174,7 @@ def assemble(
     crew.roster.resident = lambda: sum(legs.prefill + legs.decode for legs in owned.fleet.resident().values())
     member = Member(crew, max_age_s=settings.max_handoff_age_s, resume=settings.resume)
     view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=crew.roster, history=crew.history)
-    return Membership(member, keeper, gate, view, publisher, mirror, crew.roster, crew.takeover)
+    yielding = Yielding(member, crew.roster, gate=gate, clock=clock)
+    return Membership(
+        member, keeper, gate, view, publisher, mirror, crew.roster, takeover=crew.takeover, yielding=yielding
+    )

@@ -71,6 +71,7 @@ class Member:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._failed: asyncio.Future[None] | None = None
         self._released = asyncio.Event()
+        self._confirmed = False
         self._troubles = Troubles()
 
     # --- life ------------------------------------------------------------------------------------
@@ -162,6 +163,7 @@ class Member:
             case Released(token, confirmed):
                 self._end(token)
                 crew.history.note("released", self._epoch, reason="" if confirmed else "unconfirmed")
+                self._confirmed = confirmed
                 self._released.set()
             case Alarm(text):
                 log.error("lease: %s", text)
@@ -204,9 +206,9 @@ class Member:
     # --- giving the lease back -------------------------------------------------------------------
 
     async def give_back(self, reason: str, *, successor: str = "") -> bool:
-        """Closes admission, hands the state over, releases. False: there was no lease to give.
+        """Closes admission, hands the state over, releases. True: the store confirmed that it is released.
 
-        Returns when the store confirmed the release, or after T.
+        False: there was no lease to give, it was lost on the way, or nothing was confirmed within T.
         """
         crew = self._crew
         token = crew.gate.close()
@@ -216,12 +218,13 @@ class Member:
             self._opening[1].cancel()
         crew.keeper.drain(token)
         self._released.clear()
+        self._confirmed = False
         await self._farewell(crew.publisher.snapshot(), crew.flusher.flush())
         crew.keeper.release(reason, successor=successor)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_S):
                 await self._released.wait()
-        return True
+        return self._confirmed
 
     async def _farewell(self, *writes: Awaitable[Any]) -> None:
         tasks = [asyncio.ensure_future(write) for write in writes]

@@ -17,6 +17,8 @@ from narwhal.ports import Registry, RouterEntry
 
 REFRESH_S = 2.0
 CALL_S = 0.8
+SILENT_MS = 6_000
+"""Three announcements missed: whoever is behind the entry is taken for dead."""
 
 
 class Roster:
@@ -81,7 +83,12 @@ class Roster:
         if not self._keeper.standing.may_compete:
             # The ID may still be another run's: it is not ours to announce.
             return
-        self._refreshed_at, self._told = now, told
+        await self.look(now)
+
+    async def look(self, now: float) -> None:
+        """Announces and reads now. Raises StoreError."""
+        self._refreshed_at = now
+        self._told = (role_of(self._gate.state(now)).value, self.ready_to_take)
         entry = self.entry(now)
         await self._registry.announce(entry, timeout_s=CALL_S)
         self.routers = tuple(await self._registry.routers(timeout_s=CALL_S))
@@ -90,6 +97,36 @@ class Roster:
         self._keeper.standing = replace(
             standing, rank=_rank(entry, self.routers), ready_to_take=self.ready_to_take
         )
+
+    # --- the others --------------------------------------------------------------------------------
+
+    def is_live(self, entry: RouterEntry) -> bool:
+        """Heard of by the store lately, compared with whom it heard last."""
+        newest_ms = max((one.seen_ms for one in self.routers), default=0)
+        return newest_ms - entry.seen_ms <= SILENT_MS
+
+    def standbys(self) -> tuple[RouterEntry, ...]:
+        """Other routers that live and could take over, as last read."""
+        mine = self._entry.router_id
+        return tuple(one for one in self.routers if one.router_id != mine and not self._unfit(one))
+
+    def objection(self, to: str | None) -> str:
+        """Why the lease cannot be handed to `to` (None: to anybody), "" if it can."""
+        if to is None:
+            return "" if self.standbys() else "no standby is ready to take over"
+        if to == self._entry.router_id:
+            return f"router {to} is the owner itself"
+        entry = next((one for one in self.routers if one.router_id == to), None)
+        if entry is None:
+            return f"no router {to} is known in this cluster"
+        return self._unfit(entry)
+
+    def _unfit(self, entry: RouterEntry) -> str:
+        if not self.is_live(entry):
+            return f"router {entry.router_id} has not been heard of for over {SILENT_MS // 1000} s"
+        if entry.role != RouterRole.STANDBY.value or not entry.ready_to_take:
+            return f"router {entry.router_id} is not ready to take over"
+        return ""
 
     async def leave(self) -> None:
         """Deletes the own entry, for good: a successor under the same ID waits for it. Raises StoreError."""

@@ -24,6 +24,9 @@ LOG_FORMATS: Final = ("text", "json")
 
 WORD: Final = Shaped(r"[A-Za-z0-9._:-]{1,128}", "1 to 128 of A-Z a-z 0-9 . _ : -")
 CLUSTER_NAME: Final = Shaped(r"[A-Za-z0-9._-]{1,128}", "1 to 128 of A-Z a-z 0-9 . _ -")
+VOTERS: Final = Shaped(
+    r"[A-Za-z0-9._:-]{1,128}(,[A-Za-z0-9._:-]{1,128})+", "two or more router IDs with commas between"
+)
 VARIABLE: Final = Shaped(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
 
 
@@ -67,6 +70,13 @@ OPTIONS: Final = (
     Option("host", "text", "127.0.0.1", "Address to listen on; `::` for all.", rule=NOT_BLANK),
     Option(
         "port", "integer", 8000, "Port to listen on; 0 takes a free one and prints it.", rule=Span(0, 65535)
+    ),
+    Option(
+        "control-key-env",
+        "text",
+        None,
+        "Variable that holds the key for POSTs below /narwhal/; without it only this host may send them.",
+        rule=VARIABLE,
     ),
     Option("log-level", "text", "info", "Least level that is logged.", rule=OneOf(LOG_LEVELS)),
     Option("log-format", "text", "text", "Log lines for people or JSON objects.", rule=OneOf(LOG_FORMATS)),
@@ -143,6 +153,14 @@ OPTIONS: Final = (
         needs_store=True,
     ),
     Option(
+        "standby-takeover-after",
+        "integer",
+        4,
+        "Polls of the owner's /ready in a row without control_ready after which a standby claims the lease.",
+        rule=AT_LEAST_ONE,
+        needs_store=True,
+    ),
+    Option(
         "lease-ttl",
         "number",
         _TIMINGS.ttl_s,
@@ -164,6 +182,16 @@ OPTIONS: Final = (
         _TIMINGS.safety_margin_s,
         "Seconds that the owner stops before the lease could end, M.",
         rule=POSITIVE,
+        needs_store=True,
+    ),
+    Option(
+        "failsafe",
+        "text",
+        None,
+        "IDs of the routers that may own, the same everywhere: while the store is down the owner goes on "
+        "if all others pledge not to acquire.",
+        rule=VOTERS,
+        default_words="off",
         needs_store=True,
     ),
 )

@@ -87,7 +87,9 @@ def given_options(
             problems.append(f"{option.flag} is required (or {option.twin})")
     store, password = values.pop("redis_url", None) or (None, "")
     given = GivenOptions(values=values, sources=sources, store=store, store_password=password)
-    problems += _without_store(given) + ([] if problems else timing_problems(given.timings))
+    problems += (
+        _without_store(given) + _voter_problems(given) + ([] if problems else timing_problems(given.timings))
+    )
     if problems:
         raise ConfigError(problems)
     return given
@@ -174,6 +176,12 @@ def _without_store(given: GivenOptions) -> list[str]:
         for option in OPTIONS
         if option.needs_store and option.key in given.sources and given.values[option.key] is not False
     ]
+
+
+def _voter_problems(given: GivenOptions) -> list[str]:
+    voters = (given.values.get("failsafe") or "").split(",")
+    twice = sorted({voter for voter in voters if voters.count(voter) > 1})
+    return [f"--failsafe names {voter} twice" for voter in twice]
 
 
 def timing_problems(timings: LeaseTimings) -> list[str]:

@@ -26,6 +26,9 @@ _TIMINGS: Final = {
     "lease_safety_margin": "safety_margin_s",
 }
 
+_SECRETS: Final = ("redis_password_env", "control_key_env")
+"""Options that name a variable: the name is shown, never its value."""
+
 _OVERRIDES: Final = {
     "recovery.state_path": "state_path",
     "recovery.resume": "resume",
@@ -67,9 +70,11 @@ def _entry(option: Option, start: Start, *, options: ServeOptions) -> dict[str, 
 def _value(option: Option, start: Start, *, options: ServeOptions) -> Any:
     if option.key == "redis_url":
         return shown(options.store) if options.store else None
-    if option.key == "redis_password_env":
+    if option.key in _SECRETS:
         return start.given.value(option.key)
     if option.key in _TIMINGS:
         return getattr(options.timings, _TIMINGS[option.key])
     value = getattr(options, _ATTRIBUTES.get(option.key, option.key))
+    if isinstance(value, tuple):
+        value = ",".join(value)
     return None if value == "" else value

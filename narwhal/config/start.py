@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from narwhal.config.check import BUILT_IN_CONNECTORS, BUILT_IN_DIALECTS
 from narwhal.config.load import FleetReading, read_fleet
-from narwhal.config.option_table import ENV_PREFIX, OPTIONS
+from narwhal.config.option_table import BY_KEY, ENV_PREFIX, OPTIONS
 from narwhal.config.options import SERVICE_LINK, GivenOptions, given_options
 from narwhal.config.secret import secret
 from narwhal.errors import ConfigError
@@ -48,12 +48,14 @@ def read_start(
     """Raises ConfigError with every problem of options and fleet file; SystemExit(0) after --version."""
     given = given_options(argv, env, program=program)
     problems: list[str] = []
-    password, fleet = given.store_password, None
-    try:
-        if name := given.value("redis_password_env"):
-            password = secret(env, name, named_by="--redis-password-env")
-    except ConfigError as error:
-        problems += error.problems
+    fleet = None
+    secrets = {"redis_password_env": given.store_password, "control_key_env": ""}
+    for option in secrets:
+        try:
+            if name := given.value(option):
+                secrets[option] = secret(env, name, named_by=BY_KEY[option].flag)
+        except ConfigError as error:
+            problems += error.problems
     try:
         fleet = read_fleet(
             given.value("fleet"), env, known_connectors=known_connectors, known_dialects=known_dialects
@@ -62,9 +64,9 @@ def read_start(
         problems += error.problems
     if problems or fleet is None:
         raise ConfigError(problems)
-    options = _effective(given, fleet.config, password=password)
+    options = _effective(given, fleet.config, secrets=secrets)
     warnings = (*environment_warnings(env, _named_variables(given, fleet)), *fleet.warnings)
-    warnings += _seats_warnings(options, fleet.config)
+    warnings += _seats_warnings(options, fleet.config) + _key_warnings(options)
     return Start(options=options, fleet=fleet, given=given, warnings=warnings)
 
 
@@ -78,12 +80,18 @@ def _seats_warnings(options: ServeOptions, fleet: FleetConfig) -> tuple[str, ...
     )
 
 
+def _key_warnings(options: ServeOptions) -> tuple[str, ...]:
+    if not options.failsafe or options.control_key:
+        return ()
+    return ("--failsafe without --control-key-env: routers on other hosts cannot be asked for a pledge",)
+
+
 def _named_variables(given: GivenOptions, fleet: FleetReading) -> frozenset[str]:
-    name = given.value("redis_password_env")
-    return fleet.variables | ({name} if name else set())
+    names = {given.value("redis_password_env"), given.value("control_key_env")}
+    return fleet.variables | {name for name in names if name}
 
 
-def _effective(given: GivenOptions, fleet: FleetConfig, *, password: str) -> ServeOptions:
+def _effective(given: GivenOptions, fleet: FleetConfig, *, secrets: Mapping[str, str]) -> ServeOptions:
     state_path = _or(given.value("state_path"), fleet.recovery.state_path)
     return ServeOptions(
         fleet_path=given.value("fleet"),
@@ -97,14 +105,21 @@ def _effective(given: GivenOptions, fleet: FleetConfig, *, password: str) -> Ser
         graceful_timeout_s=_or(given.value("graceful_timeout"), fleet.serving.graceful_timeout_s),
         resume=_or(given.value("resume"), fleet.recovery.resume),
         store=given.store,
-        store_password=password,
+        store_password=secrets["redis_password_env"],
+        control_key=secrets["control_key_env"],
         cluster=_or(given.value("cluster"), default_cluster(fleet.model)),
         router_id=given.value("router_id") or "",
         advertise_url=given.value("advertise_url") or "",
         standby=given.value("standby"),
         standby_of=given.value("standby_of") or "",
         timings=given.timings,
+        standby_takeover_after=given.value("standby_takeover_after"),
+        failsafe=_listed(given.value("failsafe")),
     )
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
 
 def _or(value: Any, otherwise: Any) -> Any:

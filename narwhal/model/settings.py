@@ -188,7 +188,8 @@ class ServeOptions:
     """What differs per host: the command line over its environment twins (configuration.md section 3).
 
     Effective: values that the fleet file can also give are those that hold. `store` is None without a
-    shared store. `router_id` and `advertise_url` are "" until the port is bound when not given.
+    shared store; `failsafe` is empty where fail-safe mode is off. `router_id`
+    and `advertise_url` are "" until the port is bound when not given. `control_key` is "" where none is set.
     """
 
     fleet_path: str
@@ -209,3 +210,6 @@ class ServeOptions:
     standby: bool
     standby_of: str
     timings: LeaseTimings
+    standby_takeover_after: int
+    failsafe: tuple[str, ...]
+    control_key: str = field(repr=False)

@@ -10,10 +10,11 @@ from narwhal.clock import Clock
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import Health, Readiness
 from narwhal.model.engine import Leg, Role
+from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import GaugeSample, PoolView
 from narwhal.model.request import Counters
 from narwhal.model.settings import FleetConfig
-from narwhal.model.state_view import AdmissionView, StateView
+from narwhal.model.state_view import AdmissionView, HandoffView, StateView
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
 from narwhal.policy.readiness import ReadinessFacts, judge, judge_health
@@ -77,6 +78,16 @@ class RouterViews:
 
     def cluster(self) -> ClusterStatus:
         return self._readings.control.cluster(self._clock.now())
+
+    def lifecycle(self, handoff: HandoffView | None) -> LifecycleView:
+        """`handoff`: the own document or the mirrored one, None while there is neither."""
+        now, fleet = self._clock.now(), self._readings.fleet
+        return LifecycleView(
+            control=self._readings.control.status(now),
+            lifecycle=handoff.document.get("lifecycle", {}) if handoff else {},
+            accepts_new=fleet.available(now),
+            resident=fleet.resident(),
+        )
 
     def sample(self, now: float, lag_s: float) -> GaugeSample:
         """The gauges of the `telemetry` stage."""

@@ -19,6 +19,7 @@ from narwhal.cluster.local import LocalGate, LocalPublisher, LocalView
 from narwhal.cluster.state import Identity, OwnState
 from narwhal.errors import StoreUnreachable
 from narwhal.model.control import OwnerRef
+from narwhal.model.handover import PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.settings import ServeOptions, StoreAddress
 from narwhal.model.state_view import HandoffView
@@ -66,6 +67,12 @@ class Control(Protocol):
         """The same on probes; None also while another router owns."""
 
     def handoff(self) -> HandoffView | None: ...
+
+    async def yield_lease(self, to: str | None) -> YieldAnswer:
+        """Hands the fleet to the standby `to`, None: to any."""
+
+    async def pledge(self, question: PledgeQuestion) -> PledgeAnswer:
+        """Promises another router not to acquire for a while, or says why not."""
 
     async def run(self) -> None:
         """Works until cancelled; raises what must end the process."""
@@ -153,6 +160,13 @@ class LocalControl:
     def handoff(self) -> HandoffView | None:
         return HandoffView(to_fields(self._state.compose(epoch=0, holder="")), mirrored=False)
 
+    async def yield_lease(self, to: str | None) -> YieldAnswer:
+        error = f"no router {to} is known" if to is not None else "no standby is ready to take over"
+        return YieldAnswer(YieldOutcome.REFUSED, f"{error}: this router runs without a shared store")
+
+    async def pledge(self, question: PledgeQuestion) -> PledgeAnswer:
+        return PledgeAnswer(False, "this router is in no cluster", question.nonce)
+
     async def run(self) -> None:
         await asyncio.Event().wait()
 
@@ -209,6 +223,12 @@ class ClusterControl:
 
     def handoff(self) -> HandoffView | None:
         return self._membership.view.handoff(self._clock.now())
+
+    async def yield_lease(self, to: str | None) -> YieldAnswer:
+        return await self._membership.yielding.order(to)
+
+    async def pledge(self, question: PledgeQuestion) -> PledgeAnswer:
+        return PledgeAnswer(False, "fail-safe mode is off here", question.nonce)
 
     async def run(self) -> None:
         self._keeper.start()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
+from narwhal.api.actions import OperatorActions
 from narwhal.api.app import build_app
 from narwhal.api.inbound import BodyLimits
 from narwhal.api.inference import DataFirst, DataViews, data_routes
@@ -195,7 +196,14 @@ class Router:
             handoff=self.control.handoff,
             metrics=setting.metrics.render,
         )
-        return DataFirst(data, build_app(data_routes(data), operator))
+        actions = OperatorActions(
+            yield_lease=self.control.yield_lease,
+            pledge=self.control.pledge,
+            lifecycle=lambda: views.lifecycle(self.control.handoff()),
+            cluster=views.cluster,
+        )
+        app = build_app(data_routes(data), operator, actions=actions, control_key=setting.options.control_key)
+        return DataFirst(data, app)
 
     # --- what the views read ---------------------------------------------------------------------
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from narwhal.api.actions import OperatorActions
 from narwhal.api.app import build_app
 from narwhal.api.operator import OperatorViews
+from narwhal.model.handover import PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
 from narwhal.model.state_view import HandoffView, StateView
 from tests.support import views
 
@@ -23,12 +26,64 @@ VIEWS = OperatorViews(
     metrics=lambda: b"narwhal_epoch 7.0\n",
 )
 
-GET_ROUTES = ["/ready", "/health", "/metrics", "/narwhal/state", "/narwhal/handoff", "/narwhal/cluster"]
+GET_ROUTES = [
+    "/ready",
+    "/health",
+    "/metrics",
+    "/narwhal/state",
+    "/narwhal/handoff",
+    "/narwhal/cluster",
+    "/narwhal/lifecycle",
+]
+
+
+QUESTION = {"voter": "b:1", "holder": "a:1:00ff", "epoch": 7, "ttl_s": 5.0, "nonce": "n"}
+
+
+class Orders:
+    """What was ordered, and the answer to a yield."""
+
+    def __init__(self, outcome: YieldOutcome = YieldOutcome.DONE, error: str = "") -> None:
+        self.answer = YieldAnswer(outcome, error)
+        self.yields: list[str | None] = []
+        self.questions: list[PledgeQuestion] = []
+
+    async def yield_lease(self, to: str | None) -> YieldAnswer:
+        self.yields.append(to)
+        return self.answer
+
+    async def pledge(self, question: PledgeQuestion) -> PledgeAnswer:
+        self.questions.append(question)
+        return PledgeAnswer(True, "", question.nonce)
+
+    @property
+    def actions(self) -> OperatorActions:
+        return OperatorActions(
+            yield_lease=self.yield_lease,
+            pledge=self.pledge,
+            lifecycle=lambda: views.LIFECYCLE,
+            cluster=lambda: views.CLUSTER,
+        )
+
+
+def order(
+    path: str, body: Any, *, orders: Orders, key: str = "", client: str = "127.0.0.1", **headers: str
+) -> httpx.Response:
+    """A POST; `body` as it is if it is bytes, else as JSON."""
+
+    async def once() -> httpx.Response:
+        app = build_app([], VIEWS, actions=orders.actions, control_key=key)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(client, 5000))
+        async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+            return await http.post(path, content=content, headers=headers)
+
+    return asyncio.run(once())
 
 
 def ask(method: str, path: str, *, given: OperatorViews = VIEWS, client: str = "127.0.0.1") -> httpx.Response:
     async def once() -> httpx.Response:
-        app = build_app([], given)
+        app = build_app([], given, actions=Orders().actions)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(client, 5000))
         async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
             return await http.request(method, path)
@@ -118,6 +173,111 @@ def test_control_from_another_host_is_403_before_anything_else(path: str, client
 @pytest.mark.parametrize("client", ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"])
 def test_control_from_this_host_is_routed(client: str) -> None:
     assert ask("POST", "/narwhal/nowhere", client=client).status_code == 404
+
+
+YIELD, PLEDGE = "/narwhal/lifecycle/yield", "/narwhal/cluster/pledge"
+
+
+@pytest.mark.parametrize("authorization", ["Bearer kéy", "bearer   kéy ", "BEARER kéy"])
+def test_with_a_key_control_is_taken_from_anywhere(authorization: str) -> None:
+    sent = {"authorization": authorization.encode()}
+    orders = Orders()
+    response = order(YIELD, {"to": None}, orders=orders, key="kéy", client="10.1.2.3", **sent)  # type: ignore[arg-type]
+    assert response.status_code == 200
+    assert orders.yields == [None]
+
+
+@pytest.mark.parametrize("path", [YIELD, PLEDGE, "/narwhal/nowhere"])
+@pytest.mark.parametrize(
+    "sent", ["", "Bearer", "Bearer kex", "Bearer keyy", "Bearer k e y", "Basic key", "key"]
+)
+def test_without_the_key_control_is_401_before_anything_else_also_from_this_host(
+    path: str, sent: str
+) -> None:
+    headers = {"authorization": sent} if sent else {}
+    orders = Orders()
+    response = order(path, b"not JSON", orders=orders, key="key", **headers)
+    assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+    assert error_of(response)["type"] == "invalid_request_error"
+    assert orders.yields == []
+
+
+def test_reading_needs_no_key() -> None:
+    assert ask("GET", "/narwhal/lifecycle", client="10.1.2.3").json() == {
+        "schema": "narwhal.lifecycle",
+        "schema_version": 1,
+        "router": {"controls_fleet": True, "role": "active", "epoch": 7},
+        "engine_restart_policy": "individual",
+        "process_starts": {"d0": 12.5},
+        "engines": {
+            "d0": {
+                "state": "active", "draining": False, "accepts_new": True, "ready_to_stop": False,
+                "resident": {"prefill": 0, "decode": 1}, "deadline_at": None, "deadline_in_s": None,
+                "wave_id": None, "old_process_start": None, "new_process_start": None, "checks": [],
+                "error": "",
+            }
+        },
+        "wave": {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False},
+        "error": "",
+    }  # fmt: skip
+
+
+def test_a_yield_answers_with_the_cluster_document() -> None:
+    orders = Orders()
+    response = order(YIELD, {"to": "b:1"}, orders=orders)
+    assert (response.status_code, response.json()["schema"]) == (200, "narwhal.cluster")
+    assert orders.yields == ["b:1"]
+    assert order(YIELD, {}, orders=orders).status_code == 200
+    assert orders.yields == ["b:1", None]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *((YIELD, body) for body in (b"", b"[]", b"{", {"to": 1}, {"to": ["b:1"]}, {"to": None, "too": 1})),
+        *((PLEDGE, QUESTION | wrong) for wrong in (
+            {"voter": ""}, {"voter": None}, {"holder": 7}, {"epoch": 0}, {"epoch": True}, {"epoch": 7.0},
+            {"epoch": 2**53}, {"ttl_s": 0}, {"ttl_s": "5"}, {"ttl_s": True}, {"ttl_s": 1e9}, {"nonce": ""},
+            {"nonce": "n" * 257}, {"extra": 1},
+        )),
+        (PLEDGE, {}),
+    ],
+)  # fmt: skip
+def test_a_bad_order_is_400_and_nothing_is_done(path: str, body: Any) -> None:
+    orders = Orders()
+    response = order(path, body, orders=orders)
+    assert response.status_code == 400
+    assert error_of(response)["type"] == "invalid_request_error"
+    assert (orders.yields, orders.questions) == ([], [])
+
+
+def test_a_large_order_is_413() -> None:
+    response = order(YIELD, b" " * 70_000, orders=Orders())
+    assert (response.status_code, response.headers["connection"]) == (413, "close")
+
+
+def test_a_refused_yield_is_409_with_the_lifecycle_document_and_the_error_first() -> None:
+    response = order(YIELD, {"to": "x"}, orders=Orders(YieldOutcome.REFUSED, "no router x is known"))
+    assert response.status_code == 409
+    assert next(iter(response.json())) == "error"
+    assert response.json()["error"] == "no router x is known"
+    assert response.json()["schema"] == "narwhal.lifecycle"
+    assert "owner" not in response.json()
+
+
+def test_a_yield_elsewhere_is_503_and_names_the_owner() -> None:
+    response = order(YIELD, {"to": None}, orders=Orders(YieldOutcome.NOT_OWNER, "this router stands by"))
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert list(response.json())[:2] == ["error", "owner"]
+    assert response.json()["owner"] == {"router_id": "a:1", "url": "http://a:1"}
+    assert response.json()["router"] == {"controls_fleet": True, "role": "active", "epoch": 7}
+
+
+def test_a_pledge_is_asked_and_told() -> None:
+    orders = Orders()
+    response = order(PLEDGE, QUESTION, orders=orders)
+    assert (response.status_code, response.json()) == (200, {"pledged": True, "reason": "", "nonce": "n"})
+    assert orders.questions == [PledgeQuestion("b:1", "a:1:00ff", 7, ttl_s=5.0, nonce="n")]
 
 
 def test_reading_from_another_host_is_allowed() -> None:

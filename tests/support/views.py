@@ -14,6 +14,7 @@ from narwhal.model.control import (
     StoreStatus,
 )
 from narwhal.model.engine import Role
+from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView, PoolView, StageTally
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
@@ -96,4 +97,11 @@ HANDOFF = HandoffView(
         "lifecycle": {"engine_restart_policy": "individual"},
     },
     mirrored=False,
+)
+
+LIFECYCLE = LifecycleView(
+    control=OWNING,
+    lifecycle={"engine_restart_policy": "individual", "process_starts": {"d0": 12.5}},
+    accepts_new=("d0",),
+    resident={"d0": Resident(0, 1)},
 )

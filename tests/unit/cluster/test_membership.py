@@ -370,7 +370,7 @@ def test_a_yield_while_the_store_is_silent_ends() -> None:
     async def script(scene: Scene) -> None:
         owner = await scene.owner("r0")
         scene.server.down = True
-        assert await owner.parts.member.give_back("yield") is True
+        assert await owner.parts.member.give_back("yield") is False, "nobody confirmed it"
         assert not owner.owns
 
     play(script)

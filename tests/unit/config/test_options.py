@@ -20,6 +20,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "fleet": ("f.json", "f.json"),
     "host": ("::", "::"),
     "port": ("0", 0),
+    "control-key-env": ("KEY", "KEY"),
     "log-level": ("debug", "debug"),
     "log-format": ("json", "json"),
     "state-path": ("s.json", "s.json"),
@@ -35,15 +36,18 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "standby": ("yes", True),
     "standby-of": ("http://a:8000", "http://a:8000"),
     "standby-probe-interval": ("0.5", 0.5),
+    "standby-takeover-after": ("2", 2),
     "lease-ttl": ("6", 6.0),
     "lease-renew-interval": ("0.9", 0.9),
     "lease-safety-margin": ("0.8", 0.8),
+    "failsafe": ("a:1,b:1", "a:1,b:1"),
 }
 
 WRONG: dict[str, tuple[str, ...]] = {
     "fleet": (" ",),
     "host": (" ",),
     "port": ("65536", "-1", "x", "1.0", "٣"),
+    "control-key-env": ("$KEY", "a b"),
     "log-level": ("loud",),
     "log-format": ("xml",),
     "state-path": (" ",),
@@ -59,9 +63,11 @@ WRONG: dict[str, tuple[str, ...]] = {
     "standby": ("maybe",),
     "standby-of": ("a:8000",),
     "standby-probe-interval": ("0", "nan"),
+    "standby-takeover-after": ("0", "x"),
     "lease-ttl": ("0", "inf"),
     "lease-renew-interval": ("0", "x"),
     "lease-safety-margin": ("0", "-1"),
+    "failsafe": ("a:1", "a:1,", "a b,c"),
 }
 
 ALL_OPTIONS = pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -140,9 +146,7 @@ def test_all_problems_come_in_one_go() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "flag", ["--control-port", "--no-warden", "--failsafe", "--lease", "--standby-max-handoff-age"]
-)
+@pytest.mark.parametrize("flag", ["--control-port", "--no-warden", "--lease", "--standby-max-handoff-age"])
 def test_options_of_later_parts_and_abbreviations_are_unknown(flag: str) -> None:
     assert problems_of("--fleet", "f", flag) == [f"unrecognized arguments: {flag}"]
 
@@ -278,6 +282,24 @@ def test_the_named_password_comes_before_that_of_the_url_and_neither_is_shown(fl
     assert start.options.store_password == "hidden"
     assert "hidden" not in repr(start)
     assert "p@ss" not in repr(start)
+
+
+def test_the_control_key_is_read_from_the_named_variable_and_never_shown(fleet: str) -> None:
+    start = started(fleet, "--control-key-env", "NARWHAL_CONTROL_KEY", NARWHAL_CONTROL_KEY=" hidden ")
+    assert start.options.control_key == "hidden"
+    assert "hidden" not in repr(start)
+    assert started(fleet).options.control_key == ""
+    with pytest.raises(ConfigError, match="--control-key-env names NARWHAL_CONTROL_KEY, which is not set"):
+        started(fleet, "--control-key-env", "NARWHAL_CONTROL_KEY")
+
+
+def test_fail_safe_voters_are_listed_once_each_and_want_a_control_key(fleet: str) -> None:
+    start = started(fleet, *STORE, "--failsafe", "a:1,b:1")
+    assert start.options.failsafe == ("a:1", "b:1")
+    assert [line.split(":")[0] for line in start.warnings] == ["--failsafe without --control-key-env"]
+    assert started(fleet, *STORE, "--failsafe", "a,b", "--control-key-env", "K", K="k").warnings == ()
+    assert started(fleet, *STORE).options.failsafe == ()
+    assert problems_of("--fleet", "f", *STORE, "--failsafe", "a,b,a") == ["--failsafe names a twice"]
 
 
 def test_router_id_and_url_come_from_host_name_and_bound_port(fleet: str) -> None:

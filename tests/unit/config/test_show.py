@@ -59,6 +59,9 @@ def test_secrets_are_never_shown(fleet: str) -> None:
     assert SECRET not in json.dumps(shown)
     assert shown["options"]["redis-url"] == {"value": "redis://h:6379/0", "source": "flag"}
     assert shown["options"]["redis-password-env"] == {"value": "PW", "source": "flag"}
+    shown = document(fleet, "--control-key-env", "KEY", KEY=SECRET)
+    assert SECRET not in json.dumps(shown)
+    assert shown["options"]["control-key-env"] == {"value": "KEY", "source": "flag"}
 
 
 def test_the_command_prints_json_and_warnings_apart(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
