@@ -95,7 +95,7 @@ class IdleConnections:
         stack.append((self._loop.time(), connection))
         self._size += 1
         if self._sweep is None:
-            self._sweep = self._loop.call_later(_SWEEP_S, self._let_go)
+            self._sweep = self._loop.call_later(IDLE_S, self._let_go)
 
     def take(self, iid: str) -> Connection | None:
         """The newest one of that engine that is still good."""
@@ -133,10 +133,12 @@ class IdleConnections:
             self._sweep = None
 
     def _let_go(self) -> None:
-        oldest = self._loop.time() - IDLE_S
+        """Comes back when the oldest that is left is due, at most once in `_SWEEP_S`."""
+        now = self._loop.time()
         for stack in self._by_engine.values():
-            while stack and stack[0][0] <= oldest:
+            while stack and stack[0][0] <= now - IDLE_S:
                 _, connection = stack.popleft()
                 self._size -= 1
                 connection.abort()
-        self._sweep = self._loop.call_later(_SWEEP_S, self._let_go) if self._size else None
+        left = [stack[0][0] + IDLE_S - now for stack in self._by_engine.values() if stack]
+        self._sweep = self._loop.call_later(max(min(left), _SWEEP_S), self._let_go) if left else None

@@ -2,7 +2,8 @@
 
 Each watched thing lies in one bucket, a tick wide. When its bucket comes up it is asked once; it looks at
 its own `last_read_at` and answers when to be asked again. So a read costs no timer, and a pass never
-visits things that are not due. Precision is one tick, late, never early.
+visits things that are not due. Precision is one tick, late, never early. The timer is set to the first
+bucket there is: ticks without one wake nobody.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ class Watched(Protocol):
 class Wheel:
     """All deadlines of one event loop. The timer runs only while something is watched."""
 
-    __slots__ = ("_buckets", "_loop", "_tick", "_tick_s", "_timer")
+    __slots__ = ("_armed", "_buckets", "_loop", "_tick", "_tick_s", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tick_s: float = TICK_S) -> None:
         self._loop = loop
         self._tick_s = tick_s
         self._tick = 0
         self._buckets: dict[int, set[Watched]] = {}
+        self._armed = 0
+        """The tick that the timer, where there is one, is set to."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -40,11 +43,9 @@ class Wheel:
     def watch(self, what: Watched, due: float) -> None:
         """Asks `what` at `due` (loop time) or up to one tick later; replaces an earlier watch."""
         self.drop(what)
-        if self._timer is None:
-            self._tick = int(self._loop.time() / self._tick_s)
-            self._arm()
-        what.bucket = max(self._tick, int(due / self._tick_s)) + 1
-        self._buckets.setdefault(what.bucket, set()).add(what)
+        tick = what.bucket = max(self._tick, int(due / self._tick_s)) + 1
+        self._buckets.setdefault(tick, set()).add(what)
+        self._need(tick)
 
     def drop(self, what: Watched) -> None:
         """Watches no longer; nothing happens when it was not watched."""
@@ -67,19 +68,23 @@ class Wheel:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self) -> None:
-        self._timer = self._loop.call_at((self._tick + 1) * self._tick_s, self._turn)
+    def _need(self, tick: int) -> None:
+        """A turn at `tick` or before."""
+        if self._timer is not None:
+            if tick >= self._armed:
+                return
+            self._timer.cancel()
+        self._armed = tick
+        self._timer = self._loop.call_at(tick * self._tick_s, self._turn)
 
     def _turn(self) -> None:
         now = self._loop.time()
-        last = max(self._tick + 1, int(now / self._tick_s))
-        due = [tick for tick in range(self._tick + 1, last + 1) if tick in self._buckets]
-        self._tick = last
-        for tick in due:
-            self._ask(self._buckets.pop(tick, set()), now)
+        last = self._tick = max(self._armed, int(now / self._tick_s))
         self._timer = None
+        for tick in sorted(tick for tick in self._buckets if tick <= last):
+            self._ask(self._buckets.pop(tick, set()), now)
         if self._buckets:
-            self._arm()
+            self._need(min(self._buckets))
 
     def _ask(self, bucket: set[Watched], now: float) -> None:
         for what in bucket:

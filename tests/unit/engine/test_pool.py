@@ -68,6 +68,16 @@ def test_idle_ones_are_let_go_in_time() -> None:
     assert loop.timer is None, "nothing left to sweep for"
 
 
+def test_the_sweep_comes_when_one_is_due_and_not_before() -> None:
+    loop, pool = make()
+    put(pool, Line(), Line())
+    loop.advance(IDLE_S - 0.1)
+    assert loop.turns == 0
+    pool.take("e0")
+    loop.advance(0.3)
+    assert (loop.turns, len(pool)) == (1, 0)
+
+
 def test_one_that_is_too_old_is_not_taken_even_before_the_sweep() -> None:
     loop, pool = make()
     line = Line()

@@ -88,6 +88,21 @@ def test_it_is_asked_again_when_it_says() -> None:
     assert all(later - earlier >= 1.0 for earlier, later in zip(thing.seen, thing.seen[1:], strict=False))
 
 
+def test_nobody_is_woken_before_something_is_due() -> None:
+    loop, wheel = make()
+    far, near = Thing(), Thing()
+    wheel.watch(far, 160.0)
+    loop.advance(30)
+    assert loop.turns == 0
+    wheel.watch(near, 131.0)
+    loop.advance(2)
+    assert (len(near.seen), len(far.seen)) == (1, 0)
+    assert 131.0 <= near.seen[0] <= 131.0 + 2 * TICK
+    loop.advance(30)
+    assert len(far.seen) == 1
+    assert loop.turns == 2
+
+
 def test_what_was_dropped_is_not_asked() -> None:
     loop, wheel = make()
     thing = Thing()
