@@ -1,7 +1,8 @@
 """The journal (serving.md section 3): JSON Lines, append only, several routers and restarts in one file.
 
-The loop only appends to a bounded queue; a thread of its own encodes and writes what has come together,
-every 50 ms. A full queue or disk drops rows, counts them and says so; it never touches a request.
+The loop only appends to a bounded queue; a thread of its own encodes and writes. It sleeps until there is a
+row; while rows come in number it writes what has come together, every 50 ms. A full queue or disk drops
+rows, counts them and says so; it never touches a request.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ class Journal:
         self._failing = False
         self._reopen = False
         self._ended = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._work, name="narwhal-journal", daemon=True)
 
     def start(self) -> None:
@@ -151,6 +153,8 @@ class Journal:
         """Takes the row of one finished request; it must not change afterwards."""
         if len(self._queue) < self._capacity:
             self._queue.append(row)
+            if not self._wake.is_set():
+                self._wake.set()
         else:
             self._drop()
 
@@ -158,6 +162,7 @@ class Journal:
         """Takes one operator or monitor event. `at` is Unix seconds; `fields` are encoded at once."""
         if len(self._queue) < self._capacity:
             self._queue.append(event_row(kind, at, run=self._run, fields=fields))
+            self._wake.set()
         else:
             self._drop()
 
@@ -172,10 +177,12 @@ class Journal:
     def reopen(self) -> None:
         """Has the writer open the path again (SIGHUP after a rotation). A failure keeps the old file."""
         self._reopen = True
+        self._wake.set()
 
     def close(self) -> None:
         """Writes what is queued and ends the writer, waiting two seconds at most."""
         self._ended.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
         left = len(self._queue)
@@ -183,19 +190,25 @@ class Journal:
             log.warning("journal %s: %d rows lost at the end", self.path, left)
 
     def _work(self) -> None:
-        while not self._ended.wait(INTERVAL_S):
-            self.write_queued()
+        while not self._ended.is_set():
+            self._wake.wait()
+            self._wake.clear()  # before the queue is looked at: what comes from now on wakes again
+            while self.write_queued() > 1:  # they come in number: one turn for what comes together
+                self._ended.wait(INTERVAL_S)
         self.write_queued()
         self._file.close()
 
-    def write_queued(self) -> None:
-        """One turn of the writer: reopens if asked to, then writes everything that is queued."""
+    def write_queued(self) -> int:
+        """One turn of the writer: reopens if asked to, then writes everything that is queued. Rows taken."""
         if self._reopen:
             self._reopen = False
             self._open_again()
+        taken = 0
         while self._queue:
             rows = [self._queue.popleft() for _ in range(min(BATCH_ROWS, len(self._queue)))]
             self._write(rows)
+            taken += len(rows)
+        return taken
 
     def _open_again(self) -> None:
         try:

@@ -15,6 +15,7 @@ import pytest
 from narwhal.errors import ConfigError
 from narwhal.model.request import RequestRow
 from narwhal.telemetry.journal import Journal, JournalFile, JournalStats
+from tests.support.processes import eventually
 from tests.support.rows import finished_row
 
 META = {"package": "narwhal-router", "version": "0", "git_commit": None, "source_digest": "sha256:0"}
@@ -120,12 +121,29 @@ def test_rotation_goes_on_in_a_new_file_with_a_header(tmp_path: Path) -> None:
     book = journal(path)
     book.start()
     book.request(finished_row("r1"))
-    book.reopen()
     path.rename(old)
+    book.reopen()
     book.close()
     kinds = [row["kind"] for row in rows_of(old) + rows_of(path)]
     assert sorted(kinds) == ["meta", "meta", "request"]
     assert rows_of(path)[0]["kind"] == "meta"
+
+
+def test_rows_reach_the_file_while_the_journal_runs(tmp_path: Path) -> None:
+    """One after a silence, many at once, and a file that a rotation took away while nothing is written."""
+    path = tmp_path / "j.jsonl"
+    book = journal(path, capacity=5000)
+    book.start()
+    for round_rows in (1, 1000, 1, 700):
+        before = book.stats.written
+        for n in range(round_rows):
+            book.request(finished_row(f"r{n}"))
+        eventually(lambda due=before + round_rows: book.stats.written == due, what="rows on disk")
+    path.unlink()
+    book.reopen()
+    eventually(path.exists, what="the file anew")
+    book.close()
+    assert book.stats == JournalStats(written=1702)
 
 
 def test_a_new_file_has_its_header_before_any_row(tmp_path: Path) -> None:
