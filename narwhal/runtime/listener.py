@@ -1,16 +1,20 @@
 """The listening socket, and uvicorn on it without its signals: runtime owns those.
 
 `uvicorn.Server.serve` raises a caught SIGTERM again at its end (exit status 143, and nothing after it
-runs), so its parts are driven from here. The drain of streams happens before `stop`.
+runs), so its parts are driven from here. Its main loop, ten wake-ups a second for the `date` header, is
+not. The drain of streams happens before `stop`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import socket
+import time
+from collections.abc import Callable
+from email.utils import formatdate
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from narwhal.api.protocol import RouterProtocol
 from narwhal.errors import ConfigError
@@ -48,6 +52,31 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+Headers = list[tuple[bytes, bytes]]
+
+
+class DatedState(ServerState):
+    """Headers of every response, made anew when one is asked for in another second than the last."""
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._second = -1
+        self._headers: Headers = []
+        super().__init__()
+
+    @property
+    def default_headers(self) -> Headers:
+        second = int(self._wall())
+        if second != self._second:
+            self._second = second
+            self._headers = [(b"date", formatdate(second, usegmt=True).encode())]
+        return self._headers
+
+    @default_headers.setter
+    def default_headers(self, headers: Headers) -> None:
+        """The base class begins with none."""
+
+
 class HttpServer:
     """Uvicorn with our protocol on one socket. `start` and `stop` once each."""
 
@@ -69,7 +98,7 @@ class HttpServer:
                 backlog=BACKLOG,
             )
         )
-        self._ticking: asyncio.Task[None] | None = None
+        self._server.server_state = DatedState()
 
     async def start(self) -> None:
         """Returns when connections are accepted."""
@@ -77,12 +106,9 @@ class HttpServer:
         config.load()
         self._server.lifespan = config.lifespan_class(config)
         await self._server.startup(sockets=[self._listener])
-        self._ticking = asyncio.create_task(self._server.main_loop(), name="http-ticks")
 
     async def stop(self) -> None:
         """Closes the listener and idle connections, cuts what has not ended within `CLOSE_S`."""
-        self._server.should_exit = True
-        if self._ticking is not None:
-            await self._ticking
+        if self._server.started:
             await self._server.shutdown(sockets=[self._listener])
         self._listener.close()
