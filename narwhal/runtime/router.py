@@ -17,7 +17,7 @@ from narwhal.clock import Clock
 from narwhal.cluster.assembly import Owned
 from narwhal.cluster.state import Identity
 from narwhal.engine.client import ClientSettings, LeanClient
-from narwhal.engine.control import HttpxControl
+from narwhal.engine.control import LeanControl
 from narwhal.engine.dialect import make_dialect
 from narwhal.model.engine import EngineProfile
 from narwhal.model.monitoring import PoolView
@@ -86,7 +86,7 @@ class Router:
             ),
             stamp=self.control.leg_stamp,
         )
-        self.probes = HttpxControl(
+        self.probes = LeanControl(
             config.engines,
             connections=config.engine.control_connections,
             connect_timeout_s=config.engine.connect_timeout_s,

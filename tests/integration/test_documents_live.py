@@ -20,7 +20,7 @@ import pytest
 from narwhal.api.documents import state_document
 from narwhal.api.resting import CLUSTER, HANDOFF, RESTING, STANDBY_READY, STATE
 from narwhal.clock import SystemClock
-from narwhal.engine.control import HttpxControl
+from narwhal.engine.control import LeanControl
 from narwhal.model.monitoring import GaugeSample
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
@@ -343,7 +343,7 @@ def failing_telemetry(seen: Seen) -> None:
 
     async def one_pass() -> None:
         metrics = RouterMetrics()
-        client = HttpxControl(own.config.engines, connections=1, connect_timeout_s=1.0)
+        client = LeanControl(own.config.engines, connections=1, connect_timeout_s=1.0)
         card = ModelCard("simulated", control=client, engines=tuple, timeout_s=1.0)
         stage = TelemetryStage(unreadable, metrics=metrics, card=card)
         record = PassRecord(own.monitoring, MemoryRecorder(), metrics)
