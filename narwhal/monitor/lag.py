@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 TICK_S = 0.1
+IDLE_TICK_S = 0.5
+"""Where nobody is served a tick is a wake-up of its own, which costs more than all that it measures."""
 
 
 class LoopLag:
-    """Ten ticks a second on the running loop; `take` gives the worst since the last call."""
+    """Ticks on the running loop, ten a second while `busy`; `take` gives the worst since the last call."""
 
-    __slots__ = ("_due", "_handle", "_loop", "_worst_s")
+    __slots__ = ("_busy", "_due", "_handle", "_loop", "_worst_s")
 
-    def __init__(self) -> None:
+    def __init__(self, busy: Callable[[], bool]) -> None:
+        self._busy = busy
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -36,7 +40,7 @@ class LoopLag:
             self._handle = None
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due = loop.time() + TICK_S
+        self._due = loop.time() + (TICK_S if self._busy() else IDLE_TICK_S)
         self._handle = loop.call_at(self._due, self._tick, loop)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:

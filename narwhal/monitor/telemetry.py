@@ -11,18 +11,24 @@ from narwhal.ports import Metrics
 
 
 class TelemetryStage:
-    """`sample` reads memory: (now, longest loop lag in seconds) -> the gauges of this instant."""
+    """`sample` reads memory: (now, longest loop lag in seconds) -> the gauges of this instant. `busy`:
+    requests are in hand, so that the lag is worth a closer look."""
 
     name = "telemetry"
     needs_control = False
 
     def __init__(
-        self, sample: Callable[[float, float], GaugeSample], *, metrics: Metrics, card: ModelCard
+        self,
+        sample: Callable[[float, float], GaugeSample],
+        *,
+        metrics: Metrics,
+        card: ModelCard,
+        busy: Callable[[], bool],
     ) -> None:
         self._sample = sample
         self._metrics = metrics
         self._card = card
-        self._lag = LoopLag()
+        self._lag = LoopLag(busy)
 
     async def run(self, now: float) -> None:
         self._lag.start()

@@ -148,7 +148,12 @@ class Router:
     def _made_monitor(self) -> MonitorLoop:
         setting = self._setting
         stages = (
-            TelemetryStage(self.views.sample, metrics=setting.metrics, card=self.card),
+            TelemetryStage(
+                self.views.sample,
+                metrics=setting.metrics,
+                card=self.card,
+                busy=lambda: self.ledger.inflight > 0,
+            ),
             HandoffStage(self.control.publisher),
         )
         return MonitorLoop(

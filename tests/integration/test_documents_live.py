@@ -345,7 +345,7 @@ def failing_telemetry(seen: Seen) -> None:
         metrics = RouterMetrics()
         client = LeanControl(own.config.engines, connections=1, connect_timeout_s=1.0)
         card = ModelCard("simulated", control=client, engines=tuple, timeout_s=1.0)
-        stage = TelemetryStage(unreadable, metrics=metrics, card=card)
+        stage = TelemetryStage(unreadable, metrics=metrics, card=card, busy=bool)
         record = PassRecord(own.monitoring, MemoryRecorder(), metrics)
         await MonitorLoop([stage], record, gate=own.gate, clock=SystemClock(), interval_s=1.0).run_pass()
         await stage.aclose()

@@ -431,7 +431,7 @@ def test_only_the_served_models_own_length_is_taken(body: bytes, length: int | N
 
 def test_a_held_loop_shows_as_lag() -> None:
     async def held() -> float:
-        lag = LoopLag()
+        lag = LoopLag(lambda: True)
         lag.start()
         until = CLOCK.now() + 0.25
         while CLOCK.now() < until:
