@@ -8,6 +8,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 
+from narwhal.fence import Epochs
 from narwhal.sim.blocks import BlockPool, HandoffLedger, PrefixCache
 from narwhal.sim.faults import Fault, FaultBook
 from narwhal.sim.generation import Generation
@@ -65,8 +66,9 @@ class SimEngine:
     # --- identity and life --------------------------------------------------------------------------
 
     def begin_anew(self) -> None:
-        """A new process: new engine ID and start time, no blocks held, nobody met."""
+        """A new process: new engine ID and start time, no blocks held, nobody met, no epoch known."""
         self._engine_id = str(uuid.uuid4())
+        self.epochs = Epochs()
         # vLLM's figure comes from /proc and has 10 ms steps.
         self.process_start = round(time.time(), 2)
         self.core_dead = self.core_stopped = self.healthy_no_more = False

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from narwhal import fence
 from narwhal.sim.engine import Later, SimEngine
 from narwhal.sim.faults import Fault, FaultError, parse_faults
 from narwhal.sim.generation import Generation
@@ -63,6 +64,8 @@ class Routes:
         if sim is not None:
             sim(exchange)
             return
+        if self._is_fenced_off(exchange):
+            return
         route = self._serving.get((request.method, request.path))
         if route is None:
             self._nowhere(exchange)
@@ -82,6 +85,17 @@ class Routes:
             self._pull(exchange)
         else:
             exchange.drop()
+
+    def _is_fenced_off(self, exchange: Exchange) -> bool:
+        """As the middleware of a real engine: before anything else of it sees the request."""
+        named = exchange.request.headers
+        value, leg = (named.get(name.decode(), "") for name in (fence.EPOCH_HEADER, fence.LEG_HEADER))
+        epoch = self._engine.epochs.superseded_by(value.encode("latin-1"), leg.encode("latin-1"))
+        if epoch is None:
+            return False
+        self._engine.stats.fenced[leg] += 1
+        exchange.reply(409, fence.refusal(epoch))
+        return True
 
     # --- faults before the work -------------------------------------------------------------------
 
@@ -225,6 +239,7 @@ class Routes:
             "expired": engine.ledger.expired,
             "blocks_used": engine.pool.used,
             "blocks_total": engine.pool.total,
+            "epochs": engine.epochs.highest,
             **engine.stats.document(),
             "faults": engine.faults.documents(),
         }

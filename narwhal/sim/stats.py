@@ -37,11 +37,13 @@ class Stats:
     """Counters since the start or the last reset; the last few requests with headers and bodies.
 
     `frames` counts token events (of plain answers: tokens), `aborted` requests whose client went away,
-    `failed` those that the engine broke off, `refused` answers of 4xx and 5xx before any work.
+    `failed` those that the engine broke off, `refused` answers of 4xx and 5xx before any work, `fenced`
+    (by leg) those of a superseded epoch, which count nowhere else.
     """
 
     def __init__(self, recorded: int) -> None:
         self.legs: Counter[str] = Counter()
+        self.fenced: Counter[str] = Counter()
         self.seen: deque[Seen] = deque(maxlen=recorded)
         self.reset()
 
@@ -50,6 +52,7 @@ class Stats:
         self.failed_transfers = 0
         self.transfers = 0
         self.legs.clear()
+        self.fenced.clear()
         self.seen.clear()
 
     def saw(self, leg: str, request: Request, *, at: float) -> None:
@@ -66,6 +69,7 @@ class Stats:
             "aborted": self.aborted,
             "failed": self.failed,
             "refused": self.refused,
+            "fenced": dict(self.fenced),
             "transfers": self.transfers,
             "failed_transfers": self.failed_transfers,
             "legs": dict(self.legs),
