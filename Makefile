@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -q
 
-# How many simulated clusters `make sim` runs, and whether `make bench` measures other routers too.
-SEEDS ?= 3000
+# How many simulated clusters of each fault class `make sim` runs, and whether `make bench` measures other routers too.
+SEEDS ?= 1000
 PEERS ?=
 DOC ?=
 
@@ -43,7 +43,7 @@ lint: setup  ## Ruff and mypy
 bench: setup  ## Measure against the budgets (PEERS=1: other routers too; MODES="frame request"; DOC=1)
 	$(BIN)/python -m tests.bench $(if $(PEERS),--peers) $(if $(DOC),--doc) $(MODES)
 
-sim: setup  ## The simulated cluster under faults (SEEDS=3000)
+sim: setup  ## The simulated cluster under every class of faults (SEEDS=1000 of each)
 	SIM_SEEDS=$(SEEDS) $(PYTEST) tests/simulation
 
 clean:  ## Remove what the other targets made

@@ -1,203 +1,103 @@
-"""Seeded runs of a whole cluster under mixed faults. `python -m tests.simulation.campaign --seeds 300`.
+"""Seeded runs of whole clusters, class by class. `python -m tests.simulation.campaign --seeds 200`.
 
-A failure prints its seed; the same seed gives the same trace, in any process.
+A failure prints its class, its seed and the command that runs it again; the same seed gives the same
+trace, in any process.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import hashlib
-import logging
 import multiprocessing
 import os
-import random
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
-from narwhal.model.settings import LeaseTimings
-from narwhal.policy.election import Election
-from narwhal.store.memory import MemoryCheckpoint
-from tests.simulation.checkers import Checkers, Violation
-from tests.simulation.faults import FAULTS, Mischief
-from tests.simulation.network import Network
-from tests.simulation.routers import Host, SimRouter
-from tests.support.virtual_time import VirtualLoop
-
-QUIET_S = 22.0
-"""No new fault in the last part of a run: by its end the cluster must have healed."""
+from tests.simulation.classes import CLASSES
+from tests.simulation.world import Outcome, Plan, simulate
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One run: `duration_s` virtual seconds with three routers; `faults` names what may happen."""
-
-    seed: int
-    duration_s: float = 66.0
-    faults: tuple[str, ...] = tuple(FAULTS)
-    mixed_ttl: bool = True
-    election: type[Election] = Election
+def replay(outcome: Outcome) -> str:
+    """The command that runs it again."""
+    return (
+        f"python -m tests.simulation.campaign --class {outcome.kind} --first {outcome.seed} --seeds 1 --trace"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    seed: int
-    digest: str
-    openings: int
-    owned_s: float
-    counted: int
-    steps: int
-    trace: tuple[str, ...]
-    error: str = ""
+def told(failed: Iterable[Outcome]) -> str:
+    """Failures for people, each with the command that replays it."""
+    ordered = sorted(failed, key=lambda outcome: (outcome.kind, outcome.seed))
+    return "\n".join(
+        f"class {one.kind}, seed {one.seed}: {one.error}\n  again with: {replay(one)}" for one in ordered
+    )
 
 
-class World:
-    """Three hosts, one store, one clock."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.loop = VirtualLoop()
-        self.rng = random.Random(plan.seed)
-        self.net = Network(self.loop, self.rng)
-        self.lives: list[SimRouter] = []
-        self.lines: list[str] = []
-        self.owned_s = 0.0
-        self.unexpected: list[str] = []
-        self.latest: dict[str, SimRouter] = {}
-        self.checkers = Checkers(
-            lambda: self.lives, self.latest.values, data=lambda: self.net.store.server.data
-        )
-        self.hosts = {name: self._host(name) for name in ("a", "b", "c")}
-
-    def _host(self, name: str) -> Host:
-        ttl = 8.0 if self.plan.mixed_ttl and self.rng.random() < 0.15 else 5.0
-        return Host(
-            name=name,
-            rate=1.0 + self.rng.uniform(-0.02, 0.02),
-            offset_s=self.rng.uniform(0.0, 1e6),
-            timings=replace(LeaseTimings(), ttl_s=ttl),
-            checkpoint=MemoryCheckpoint(),
-            prefer_standby=self.rng.random() < 0.2,
-            election=self.plan.election,
-        )
-
-    def trace(self, line: str) -> None:
-        self.lines.append(f"{self.loop.time():.6f} {line}")
-
-    def spawn(self, name: str) -> SimRouter:
-        router = SimRouter(self.hosts[name], self.net, life=len(self.lives), trace=self.trace)
-        self.lives.append(router)
-        self.latest[name] = router
-        router.start()
-        return router
-
-    def current(self) -> dict[str, SimRouter]:
-        """The latest life of each host."""
-        return dict(self.latest)
-
-    async def live(self) -> None:
-        self.loop.on_step = self.checkers.after_event
-        self.net.on_applied = self.checkers.after_write
-        for name in self.hosts:
-            self.net.at(self.rng.uniform(0.0, 1.0), self.spawn, name)
-        mischief = Mischief(self)
-        busy_until = self.plan.duration_s - QUIET_S
-        next_fault = 8.0
-        while self.loop.time() < self.plan.duration_s:
-            await asyncio.sleep(0.5)
-            self.checkers.counters()
-            self.owned_s += 0.5 * any(router.admits() for router in self.lives)
-            if next_fault <= self.loop.time() < busy_until:
-                next_fault = self.loop.time() + self.rng.uniform(1.5, 9.0)
-                mischief.strike(self.rng.choice(self.plan.faults))
-        self._judge_end()
-
-    def _judge_end(self) -> None:
-        if not any(router.admits() for router in self.lives):
-            raise Violation("I10: nobody owns after the quiet time")
-        stored = self.checkers.stored()
-        for router in self.lives:
-            if router.alive and router.counted - stored.get(router.run, 0) > 60:
-                raise Violation(f"I4: {router.run} counted {router.counted}, stored {stored}")
-        if self.unexpected:
-            raise Violation(f"unexpected: {self.unexpected[0]}")
-
-    def run(self) -> Outcome:
-        error = ""
-        quiet = [logging.getLogger(name) for name in ("asyncio", "narwhal.cluster")]
-        for logger in quiet:
-            logger.disabled = True
-        self.loop.set_exception_handler(self._note)
-        try:
-            self.loop.run(self.live())
-        except Exception as problem:
-            error = f"{type(problem).__name__}: {problem}"
-        finally:
-            strands = [strand for router in self.lives for strand in router.strands]
-            self.loop.set_exception_handler(lambda loop, context: None)
-            self.loop.bury(strands)
-            self.loop.close()
-            for logger in quiet:
-                logger.disabled = False
-        digest = hashlib.sha256("\n".join(self.lines).encode()).hexdigest()
-        counted = sum(router.counted for router in self.lives)
-        return Outcome(
-            seed=self.plan.seed,
-            digest=digest,
-            openings=self.checkers.openings,
-            owned_s=self.owned_s,
-            counted=counted,
-            steps=self.loop.steps,
-            trace=tuple(self.lines),
-            error=error,
-        )
-
-    def _note(self, loop: object, context: dict[str, object]) -> None:
-        self.unexpected.append(f"{context.get('message')}: {context.get('exception')!r}")
-
-
-def simulate(plan: Plan) -> Outcome:
-    return World(plan).run()
-
-
-def _bare(plan: Plan) -> Outcome:
+def _bare(plan: Plan) -> tuple[Outcome, float]:
+    began = time.process_time()
     outcome = simulate(plan)
-    return outcome if outcome.error else replace(outcome, trace=())
+    cost_s = time.process_time() - began
+    return (outcome if outcome.error else replace(outcome, trace=())), cost_s
 
 
-def campaign(plans: Iterable[Plan], *, processes: int = 0) -> list[Outcome]:
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """`cost_s` is the processor time of all runs together, start of the processes aside."""
+
+    outcomes: tuple[Outcome, ...]
+    cost_s: float
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.error)
+
+    def of(self, kind: str) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.kind == kind]
+
+
+def campaign(plans: Iterable[Plan], *, processes: int = 0) -> Campaign:
     """Runs all plans on `processes` processes (0 = one per core)."""
     wanted = processes or len(os.sched_getaffinity(0))
     with multiprocessing.get_context("spawn").Pool(wanted) as pool:
-        return list(pool.imap_unordered(_bare, plans, chunksize=4))
+        done = list(pool.imap_unordered(_bare, plans, chunksize=8))
+    return Campaign(tuple(outcome for outcome, _ in done), sum(cost_s for _, cost_s in done))
+
+
+def table(done: Campaign) -> str:
+    """One row a class: what happened, so that a class in which nothing happens shows."""
+    lines = [f"{'class':22} {'seeds':>6} {'failed':>6} {'owners':>7} {'owned':>6} {'healed max':>10}"]
+    for kind in CLASSES:
+        if not (runs := done.of(kind)):
+            continue
+        failed = sum(bool(run.error) for run in runs)
+        owners, owned = fmean(run.openings for run in runs), fmean(run.owned for run in runs)
+        healed = max(run.healed_s for run in runs)
+        lines.append(f"{kind:22} {len(runs):6} {failed:6} {owners:7.2f} {owned:6.0%} {healed:8.1f} s")
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.campaign", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=300, help="how many seeds (default 300)")
+    parser.add_argument("--seeds", type=int, default=200, help="how many seeds of each class (default 200)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--duration", type=float, default=66.0, help="virtual seconds a seed (default 66)")
-    parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only these faults")
+    parser.add_argument(
+        "--class", dest="kinds", action="append", choices=list(CLASSES), help="only this class, repeatable"
+    )
+    parser.add_argument("--processes", type=int, default=0, help="how many processes (default: one a core)")
     parser.add_argument("--trace", action="store_true", help="print the trace of each seed that fails")
     options = parser.parse_args(argv)
-    faults = tuple(options.fault or FAULTS)
+    kinds = options.kinds or list(CLASSES)
     seeds = range(options.first, options.first + options.seeds)
     began = time.monotonic()
-    outcomes = campaign(Plan(seed, options.duration, faults) for seed in seeds)
-    failed = [outcome for outcome in outcomes if outcome.error]
-    for outcome in sorted(failed, key=lambda one: one.seed):
-        print(f"seed {outcome.seed}: {outcome.error}")
-        if options.trace:
-            print("\n".join(outcome.trace))
-    owned = sum(outcome.owned_s for outcome in outcomes) / (len(outcomes) * options.duration)
-    openings = sum(outcome.openings for outcome in outcomes)
-    print(
-        f"{len(outcomes)} seeds of {options.duration:g} virtual s in {time.monotonic() - began:.1f} s: "
-        f"{len(failed)} failed; {openings} ownerships, owned {owned:.0%} of the time"
-    )
-    return 1 if failed else 0
+    done = campaign((Plan(seed, kind) for kind in kinds for seed in seeds), processes=options.processes)
+    if options.trace:
+        print("\n".join(line for outcome in done.failed for line in outcome.trace))
+    print(table(done))
+    print(told(done.failed))
+    each_ms = 1000 * done.cost_s / max(1, len(done.outcomes))
+    print(f"{len(done.outcomes)} runs in {time.monotonic() - began:.1f} s, {each_ms:.0f} ms of a core each")
+    return 1 if done.failed else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Independent checkers of I1 to I4: they look at routers and store from outside, after every event.
+"""Independent checkers of the invariants: they look at routers and store from outside, after every event.
 
 They share no code with the machines they judge: ownership is what a gate says by its own clock, epochs and
 numbers are what the store accepted, counters are compared with what the simulated clients counted.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 
 import orjson
 
+from narwhal.cluster.gate import Grip
 from narwhal.store.memory_scripts import Data
 from tests.simulation.routers import SimRouter
 
@@ -42,7 +44,10 @@ class Checkers:
         self._routers = routers
         self._living = living
         self._data = data
-        self._admitting = ""
+        self._grips: list[Grip | None] = []
+        self._fenced: set[str] = set()
+        self._dispatched = (0, "")
+        self._seen: dict[str, int] = {}
         self.opened: list[tuple[int, str]] = []
         self.shadow = Shadow()
         self.openings = 0
@@ -50,17 +55,27 @@ class Checkers:
     # --- I1, I2: after every event -----------------------------------------------------------------
 
     def after_event(self) -> None:
-        admitting = [router for router in self._living() if router.parts.gate.grip and router.admits()]
+        """Only a changed grip can open a gate; between changes time can but close it."""
+        living = self._living()
+        grips = [router.parts.gate.grip for router in living]
+        if len(grips) == len(self._grips) and all(map(is_, grips, self._grips)):
+            return
+        self._grips = grips
+        admitting = [router for router in living if router.parts.gate.grip and router.admits()]
         if len(admitting) > 1:
             raise Violation(f"I1: {', '.join(router.run for router in admitting)} admit at the same time")
-        if not admitting:
-            self._admitting = ""
+        for router in living:
+            self._note_grip(router.parts.gate.grip)
+        for router in admitting:
+            self._note_opening(router.parts.gate.epoch, router.parts.gate.holder)
+
+    def _note_grip(self, grip: Grip | None) -> None:
+        if grip is None:
             return
-        epoch = admitting[0].parts.gate.epoch
-        holder = admitting[0].parts.gate.holder
-        if holder != self._admitting:
-            self._admitting = holder
-            self._note_opening(epoch, holder)
+        if grip.fenced_why:
+            self._fenced.add(grip.holder)
+        elif grip.holder in self._fenced:
+            raise Violation(f"I9: {grip.holder} was fenced and holds again")
 
     def _note_opening(self, epoch: int, holder: str) -> None:
         if self.opened and self.opened[-1][1] == holder:
@@ -69,6 +84,17 @@ class Checkers:
         if self.opened and epoch <= self.opened[-1][0]:
             raise Violation(f"I2: epoch {epoch} of {holder} after {self.opened[-1]}")
         self.opened.append((epoch, holder))
+
+    # --- what an engine that fences would refuse ----------------------------------------------------
+
+    def dispatched(self, router: SimRouter, epoch: int) -> None:
+        """A prefill went to an engine under `epoch`: never below an earlier one, and one router an epoch."""
+        before = self._dispatched
+        if epoch < before[0] or (epoch == before[0] and before[1] != router.run):
+            raise Violation(
+                f"I1: {router.run} dispatches under epoch {epoch} after {before[1]} under {before[0]}"
+            )
+        self._dispatched = (epoch, router.run)
 
     # --- I3: after every operation that the store applied ------------------------------------------
 
@@ -82,6 +108,8 @@ class Checkers:
             raise Violation(f"I3: the handoff went back from {shadow.published} to {published}")
         if published > shadow.published and published[0] < shadow.granted:
             raise Violation(f"I3: a handoff of epoch {published[0]} after {shadow.granted} was granted")
+        if logged > shadow.logged and logged[0] < shadow.granted:
+            raise Violation(f"I3: a log entry of epoch {logged[0]} after {shadow.granted} was granted")
         if logged < shadow.logged:
             raise Violation(f"I3: the log went back from {shadow.logged} to {logged}")
         if published > shadow.published:
@@ -109,16 +137,36 @@ class Checkers:
     # --- I4 ----------------------------------------------------------------------------------------
 
     def counters(self) -> None:
-        """Nothing is counted twice: no router and no store tells more than was counted."""
+        """Nothing is counted twice: no router and no store tells more than was counted. Nothing goes back: no
+        living router forgets what it knew."""
         truth = {router.run: router.counted for router in self._routers()}
         for router in self._routers():
-            self._not_above(truth, {run: c.served for run, c in router.totals.vector().items()}, router.run)
+            self._not_above(truth, _served(router), router.run)
         self._not_above(truth, self.stored(), "the store")
+        for router in self._living():
+            told = router.totals.total().served
+            if told < self._seen.get(router.run, 0):
+                raise Violation(f"I4: the total of {router.run} went back to {told}")
+            self._seen[router.run] = told
 
     def stored(self) -> Mapping[str, int]:
         return {run: orjson.loads(text).get("served", 0) for run, text in self._data().totals.items()}
+
+    def at_end(self) -> None:
+        """The owner's total is the sum of what every run counted, as far as the store knows it."""
+        stored = self.stored()
+        for router in self._living():
+            if not router.admits():
+                continue
+            told = _served(router)
+            if short := {run: served for run, served in stored.items() if told.get(run, 0) < served}:
+                raise Violation(f"I4: the owner {router.run} knows {told}, the store {short}")
 
     def _not_above(self, truth: Mapping[str, int], told: Mapping[str, int], who: str) -> None:
         for run, served in told.items():
             if served > truth.get(run, 0):
                 raise Violation(f"I4: {who} tells {served} for {run}, {truth.get(run, 0)} were counted")
+
+
+def _served(router: SimRouter) -> Mapping[str, int]:
+    return {run: counters.served for run, counters in router.totals.vector().items()}

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from narwhal.store.memory_scripts import Data
+from tests.simulation.network import DATA, FEED, LEASE
 from tests.simulation.routers import SimRouter
 
 if TYPE_CHECKING:
-    from tests.simulation.campaign import World
+    from tests.simulation.world import World
 
 FAULTS: dict[str, Callable[[Mischief], None]] = {}
 
@@ -22,8 +23,10 @@ def fault(act: Callable[[Mischief], None]) -> Callable[[Mischief], None]:
 class Mischief:
     """Strikes the world with named faults; owners are hit more often than standbys."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, calm_at: float) -> None:
+        """What faults do is over at `calm_at`, apart from what is under way then."""
         self.world = world
+        self.calm_at = calm_at
         self.rng = world.rng
         self.net = world.net
         self.store = world.net.store
@@ -40,7 +43,11 @@ class Mischief:
         return self.rng.choice(living) if living else None
 
     def until(self, low: float, high: float) -> float:
-        return self.net.loop.time() + self.rng.uniform(low, high)
+        return self.net.loop.time() + self.span(low, high)
+
+    def span(self, low: float, high: float) -> float:
+        left = self.calm_at - self.net.loop.time()
+        return min(self.rng.uniform(low, high), max(0.5, left))
 
     def lose(self, data: Data | None) -> None:
         """The server goes on with older or no data."""
@@ -61,7 +68,7 @@ class Mischief:
 
     def crash(self, router: SimRouter) -> None:
         router.kill()
-        self.net.at(self.rng.uniform(0.3, 6.0), self.revive, router)
+        self.net.at(self.span(0.3, 6.0), self.revive, router)
 
 
 # --- routers -----------------------------------------------------------------------------------------
@@ -71,28 +78,28 @@ class Mischief:
 def pause(mischief: Mischief) -> None:
     """SIGSTOP, a long collection, a sleeping host."""
     if victim := mischief.victim():
-        victim.pause(mischief.rng.uniform(0.5, 12.0))
+        victim.pause(mischief.span(0.5, 12.0))
 
 
 @fault
 def stall(mischief: Mischief) -> None:
     """The main loop hangs, the keeper's thread goes on."""
     if victim := mischief.victim():
-        victim.pause(mischief.rng.uniform(0.5, 10.0), main_only=True)
+        victim.pause(mischief.span(0.5, 10.0), main_only=True)
 
 
 @fault
 def hold(mischief: Mischief) -> None:
     """Paused between the check and the send."""
     if victim := mischief.victim():
-        mischief.net.wire(victim.host.name).hold_s = mischief.rng.uniform(0.5, 12.0)
+        mischief.net.wire(victim.host.name).hold_s = mischief.span(0.5, 12.0)
 
 
 @fault
 def stun(mischief: Mischief) -> None:
     """Paused right after a send: the reply is read late."""
     if victim := mischief.victim():
-        mischief.net.wire(victim.host.name).stun_s = mischief.rng.uniform(0.5, 8.0)
+        mischief.net.wire(victim.host.name).stun_s = mischief.span(0.5, 8.0)
 
 
 @fault
@@ -121,7 +128,32 @@ def yield_lease(mischief: Mischief) -> None:
 @fault
 def partition(mischief: Mischief) -> None:
     if victim := mischief.victim():
-        mischief.net.wire(victim.host.name).cut_until = mischief.until(0.5, 14.0)
+        wire = mischief.net.wire(victim.host.name)
+        wire.cut, wire.cut_until = frozenset(), mischief.until(0.5, 12.0)
+
+
+@fault
+def partition_partly(mischief: Mischief) -> None:
+    """One or two of the three connections are cut, the others work."""
+    if victim := mischief.victim():
+        wire = mischief.net.wire(victim.host.name)
+        wire.cut = frozenset(mischief.rng.sample((LEASE, DATA, FEED), mischief.rng.choice((1, 2))))
+        wire.cut_until = mischief.until(0.5, 12.0)
+
+
+@fault
+def lossy(mischief: Mischief) -> None:
+    """Many requests and replies are lost, others arrive."""
+    for name in mischief.world.hosts:
+        if mischief.rng.random() < 0.6:
+            wire = mischief.net.wire(name)
+            wire.loss, wire.loss_until = mischief.rng.uniform(0.1, 0.7), mischief.until(1.0, 9.0)
+
+
+@fault
+def slow_everywhere(mischief: Mischief) -> None:
+    """A common cause: everything takes long, for everyone."""
+    mischief.net.slow_until = mischief.until(2.0, 9.0)
 
 
 @fault
@@ -155,20 +187,18 @@ def freeze(mischief: Mischief) -> None:
 
 @fault
 def restart_empty(mischief: Mischief) -> None:
-    mischief.restart(None, mischief.rng.uniform(0.05, 8.0))
+    mischief.restart(None, mischief.span(0.05, 8.0))
 
 
 @fault
 def restart_whole(mischief: Mischief) -> None:
-    mischief.restart(mischief.store.server.data, mischief.rng.uniform(0.05, 8.0))
+    mischief.restart(mischief.store.server.data, mischief.span(0.05, 8.0))
 
 
 @fault
 def restart_rolled_back(mischief: Mischief) -> None:
     now = mischief.net.loop.time()
-    mischief.restart(
-        mischief.store.as_of(now - mischief.rng.uniform(0.0, 3.0)), mischief.rng.uniform(0.05, 6.0)
-    )
+    mischief.restart(mischief.store.as_of(now - mischief.rng.uniform(0.0, 3.0)), mischief.span(0.05, 6.0))
 
 
 @fault
@@ -187,6 +217,25 @@ def evict(mischief: Mischief) -> None:
     """Lease, epoch and log are gone, the rest stays."""
     data = mischief.store.server.data
     mischief.lose(Data(handoff=data.handoff, totals=data.totals))
+
+
+@fault
+def delete_some_keys(mischief: Mischief) -> None:
+    """A hand deletes some keys and leaves the others."""
+    data, fresh = mischief.store.server.data, Data()
+    for keys in (
+        ("lease",),
+        ("epoch",),
+        ("handoff",),
+        ("totals",),
+        ("log", "log_top"),
+        ("routers", "entries"),
+    ):
+        if mischief.rng.random() < 0.4:
+            for key in keys:
+                setattr(data, key, getattr(fresh, key))
+    mischief.store.lost_data += 1
+    mischief.world.checkers.store_changed_by_fault()
 
 
 @fault

@@ -19,6 +19,7 @@ R = TypeVar("R")
 NOBODY = contextvars.Context()
 CALENDAR_S = 1_700_000_000.0
 SNAPSHOT_S = 0.25
+LEASE, DATA, FEED = "lease", "data", "feed"
 
 
 def copy_of(data: Data) -> Data:
@@ -40,6 +41,11 @@ class Wire:
     """What is wrong between one router and the store, each until a virtual time."""
 
     cut_until: float = 0.0
+    cut: frozenset[str] = frozenset()
+    """The connections that are cut; empty: all of them."""
+    loss: float = 0.0
+    """The share of requests, and of replies, that is lost until `loss_until`."""
+    loss_until: float = 0.0
     slow_until: float = 0.0
     deaf_until: float = 0.0
     deaf_lease_until: float = 0.0
@@ -82,12 +88,16 @@ class Network:
         self.wires: dict[str, Wire] = {}
         self.calm = False
         """No packet is slower than usual."""
+        self.slow_until = 0.0
+        """Everything takes up to 0.6 s until then, for everyone."""
         self.on_applied: Callable[[str], None] = lambda router: None
 
     def wire(self, router: str) -> Wire:
         return self.wires.setdefault(router, Wire())
 
     def latency(self) -> float:
+        if self.slow_until > self.loop.time():
+            return self.rng.uniform(0.02, 0.6)
         chance = self.rng.random()
         if self.calm or chance < 0.97:
             return self.rng.expovariate(1000.0)
@@ -101,14 +111,14 @@ class Network:
 class SimLink:
     """The memory store's `Link` of one connection of one router."""
 
-    def __init__(self, net: Network, router: str, *, strands: tuple[Strand, ...], rate: float) -> None:
-        """The first of `strands` gets the replies; a hold pauses them all."""
+    def __init__(self, net: Network, name: str, *, strands: tuple[Strand, ...], rate: float) -> None:
+        """`name` is router/connection. The first of `strands` gets the replies; a hold pauses them all."""
         self._net = net
-        self._router = router
+        self._router, self._connection = name.split("/")
         self._strands = strands
         self._strand = strands[0]
         self._rate = rate
-        self._is_lease = strands[0].name.endswith("keeper")
+        self._is_lease = self._connection == LEASE
 
     async def call(self, operation: Callable[[], R], *, timeout_s: float) -> R:
         loop = self._net.loop
@@ -122,7 +132,7 @@ class SimLink:
 
     def _send(self, operation: Callable[[], Any], done: asyncio.Future[Any]) -> None:
         net, wire, now = self._net, self._net.wire(self._router), self._net.loop.time()
-        if wire.cut_until > now:
+        if self._lost(wire, now):
             return
         delay = net.latency()
         if wire.hold_s:
@@ -138,6 +148,12 @@ class SimLink:
         net.at(delay, self._arrive, operation, done)
         if wire.twice_until > now:
             net.at(delay + net.rng.uniform(0.0, 3.0), self._arrive, operation, done)
+
+    def _lost(self, wire: Wire, now: float) -> bool:
+        """A message of this connection, either way, gets nowhere at this instant."""
+        if wire.cut_until > now and (not wire.cut or self._connection in wire.cut):
+            return True
+        return wire.loss_until > now and self._net.rng.random() < wire.loss
 
     def _arrive(self, operation: Callable[[], Any], done: asyncio.Future[Any]) -> None:
         net, store, now = self._net, self._net.store, self._net.loop.time()
@@ -159,7 +175,7 @@ class SimLink:
     def _back(self, done: asyncio.Future[Any], *, result: Any = None, error: str = "") -> None:
         wire, now = self._net.wire(self._router), self._net.loop.time()
         deaf = wire.deaf_until > now or (self._is_lease and wire.deaf_lease_until > now)
-        if wire.cut_until > now or deaf:
+        if deaf or self._lost(wire, now):
             return
         self._net.loop.call_later(
             self._net.latency(), _settle, done, result, error, context=self._strand.context()
@@ -178,7 +194,7 @@ class SimLink:
 
     def _ring(self, woken: asyncio.Future[None]) -> None:
         wire, now = self._net.wire(self._router), self._net.loop.time()
-        if wire.cut_until <= now and wire.deaf_until <= now:
+        if wire.deaf_until <= now and not self._lost(wire, now):
             self._net.loop.call_later(
                 self._net.latency(), _settle, woken, None, "", context=self._strand.context()
             )

@@ -18,7 +18,7 @@ from narwhal.cluster.assembly import (
     assemble,
 )
 from narwhal.cluster.state import Identity
-from narwhal.errors import ConfigError, StoreError
+from narwhal.errors import ConfigError, NotOwner, StoreError
 from narwhal.model.engine import EngineSpec
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
@@ -28,11 +28,12 @@ from narwhal.policy.election import Election
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.intents import Effect
 from narwhal.policy.totals import Totals
+from narwhal.serving.control import ControlCheck
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner
 from narwhal.store.registry import ScriptRegistry
-from tests.simulation.network import Network, SimLink
+from tests.simulation.network import DATA, FEED, LEASE, Network, SimLink
 from tests.support.settings import fleet_config
 from tests.support.virtual_time import Strand, StrandClock
 
@@ -86,6 +87,11 @@ class SimRouter:
         self.totals = Totals(self.run)
         self.counted = 0
         self.counted_at: list[float] = []
+        self.in_flight = 0
+        """Requests whose prefill was dispatched here and that have not ended."""
+        self.closing = False
+        """No new clients come."""
+        self.on_dispatch: Callable[[SimRouter, int], None] = lambda router, epoch: None
         self.ended = ""
         self.parts = self._assemble()
 
@@ -103,16 +109,17 @@ class SimRouter:
 
     # --- making ----------------------------------------------------------------------------------
 
-    def _link(self, *strands: Strand) -> SimLink:
-        return SimLink(self.net, self.host.name, strands=strands, rate=self.host.rate)
+    def _link(self, connection: str, *strands: Strand) -> SimLink:
+        name = f"{self.host.name}/{connection}"
+        return SimLink(self.net, name, strands=strands, rate=self.host.rate)
 
     def _assemble(self) -> Membership:
         server, main, keeper = self.net.store.server, self.main, self.keeper
-        data = MemoryRunner(server, self._link(main, keeper))
+        data = MemoryRunner(server, self._link(DATA, main, keeper))
         stores = Stores(
-            lease=ScriptLeaseStore(MemoryRunner(server, self._link(keeper, main)), CLUSTER),
+            lease=ScriptLeaseStore(MemoryRunner(server, self._link(LEASE, keeper, main)), CLUSTER),
             handoffs=ScriptHandoffStore(data, CLUSTER),
-            feed=MemoryFeed(server, self._link(main, keeper)),
+            feed=MemoryFeed(server, self._link(FEED, main, keeper)),
             registry=ScriptRegistry(data, CLUSTER),
             checkpoint=self.host.checkpoint,
         )
@@ -158,16 +165,38 @@ class SimRouter:
             self.parts.keeper.stop()
 
     async def _work(self) -> None:
-        """Clients: each admitted request is counted where a client counts it, and in the totals."""
-        while True:
-            await self.clock.sleep(self.rng.uniform(0.05, 0.4))
-            if not self.parts.gate.may_admit(self.clock.now()):
-                continue
-            self.counted += 1
-            self.counted_at.append(self.net.loop.time())
-            self.totals.finished(Outcome.SERVED)
-            if self.rng.random() < 0.01:
-                self._change_roles()
+        """Clients come: each one waits a little for a place, is dispatched, and takes its time."""
+        control = ControlCheck(self.parts.gate, self.clock)
+        while not self.closing:
+            await self.clock.sleep(self.rng.uniform(0.1, 0.7))
+            if self.parts.gate.may_admit(self.clock.now()):
+                self._serve(control)
+
+    def _serve(self, control: ControlCheck) -> None:
+        queued = self.rng.random() < 0.2
+        self.main.spawn(self._request(control, wait_s=self.rng.uniform(0.0, 1.5) if queued else 0.0))
+        if self.rng.random() < 0.03:
+            self._change_roles()
+
+    async def _request(self, control: ControlCheck, *, wait_s: float) -> None:
+        """A request that still waits at the end of an ownership is refused; one that was dispatched ends
+        here, whatever happens to the lease, and is counted where a client counts it."""
+        if wait_s:
+            await self.clock.sleep(wait_s)
+        try:
+            control.demand()
+        except NotOwner:
+            self.totals.finished(Outcome.REFUSED)
+            return
+        self.on_dispatch(self, control.epoch)
+        self.in_flight += 1
+        await self.clock.sleep(
+            self.rng.uniform(0.05, 0.3) if self.rng.random() < 0.8 else self.rng.uniform(1.0, 4.0)
+        )
+        self.in_flight -= 1
+        self.counted += 1
+        self.counted_at.append(self.net.loop.time())
+        self.totals.finished(Outcome.SERVED)
 
     def _change_roles(self) -> None:
         document = self.parts.publisher.document()

@@ -8,51 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from narwhal.model.lease import Acquired, HeldBy, LeaseState, LeaseVersion, LeaseView, OwnerMeta, Renewed
-from narwhal.policy.election import Election
 from narwhal.ports import AcquireRequest, RenewRequest
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryRunner, MemoryServer
-from tests.simulation.campaign import Outcome, Plan, World
-from tests.simulation.routers import SimRouter
+from tests.simulation.stage import Stage, play
 from tests.support.broken_rules import AgainFromRetry, DeadlineFromReply
-
-Script = Callable[["Stage"], Awaitable[None]]
-
-
-class Stage(World):
-    """A world without random faults, in which a test says what happens and when."""
-
-    def __init__(self, script: Script, *, duration_s: float, election: type[Election]) -> None:
-        super().__init__(Plan(5, duration_s, faults=(), mixed_ttl=False, election=election))
-        self._script = script
-        self.net.calm = True
-
-    async def live(self) -> None:
-        self.loop.on_step = self.checkers.after_event
-        self.net.on_applied = self.checkers.after_write
-        for name in self.hosts:
-            self.spawn(name)
-        await self._script(self)
-        while self.loop.time() < self.plan.duration_s:
-            await asyncio.sleep(0.25)
-            self.checkers.counters()
-        self._judge_end()
-
-    async def owner(self) -> SimRouter:
-        """Waits until somebody admits."""
-        await self.until(lambda: any(router.admits() for router in self.latest.values()))
-        return next(router for router in self.latest.values() if router.admits())
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        while True:
-            if holds():
-                return
-            await asyncio.sleep(0.001)
-
-
-def play(script: Script, *, duration_s: float = 40.0, election: type[Election] = Election) -> Outcome:
-    return Stage(script, duration_s=duration_s, election=election).run()
-
 
 # --- the deadline ------------------------------------------------------------------------------------
 

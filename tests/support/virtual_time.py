@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -44,11 +45,16 @@ class Strand:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """`time()` is virtual seconds from 0. `on_step` is called after every callback that ran."""
+    """`time()` is virtual seconds from 0. `on_step` is called after every callback of a strand.
+
+    Timers of one instant run in the order in which they were set.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._virtual_now = 0.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = itertools.count()
         self.steps = 0
         self.on_step: Callable[[], None] = lambda: None
         self.set_task_factory(_remembering)
@@ -82,34 +88,56 @@ class VirtualLoop(asyncio.BaseEventLoop):
             task.cancel()
         self.run_until_complete(asyncio.gather(*tasks, return_exceptions=True) if tasks else asyncio.sleep(0))
 
-    # --- BaseEventLoop's inner side --------------------------------------------------------------
+    # --- BaseEventLoop's inner side, without its checks: most of a simulation's time is spent here ------
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer is dropped when its time comes."""
 
     def _run_once(self) -> None:
-        scheduled: list[asyncio.TimerHandle] = self._scheduled
-        while scheduled and scheduled[0].cancelled():
-            heapq.heappop(scheduled)
-        if not self._ready:
-            if not scheduled:
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        if not ready:
+            if not timers:
                 raise Deadlock(f"nothing can happen any more at {self._virtual_now}")
-            self._virtual_now = max(self._virtual_now, scheduled[0].when())
-        while scheduled and scheduled[0].when() <= self._virtual_now:
-            timer = heapq.heappop(scheduled)
-            timer._scheduled = False
-            if not timer.cancelled():
-                self._ready.append(timer)
-        for _ in range(len(self._ready)):
-            self._step(self._ready.popleft())
-
-    def _step(self, handle: asyncio.Handle) -> None:
-        if handle.cancelled():
-            return
-        strand: Strand | None = handle._context.get(STRAND)
-        if strand is not None and (strand.dead or strand.paused_until > self._virtual_now):
-            strand.backlog.append(handle)
-            return
-        handle._run()
-        self.steps += 1
-        self.on_step()
+            self._virtual_now = max(self._virtual_now, timers[0][0])
+        now = self._virtual_now
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            if not timer._cancelled:
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            strand: Strand | None = handle._context.get(STRAND)
+            if strand is not None and (strand.dead or strand.paused_until > now):
+                strand.backlog.append(handle)
+                continue
+            handle._run()
+            self.steps += 1
+            if strand is not None:
+                self.on_step()
 
     def _process_events(self, event_list: Any) -> None:
         raise NotImplementedError("there is no I/O in virtual time")

@@ -1,0 +1,57 @@
+"""The fault classes of cluster.md section 9: what may happen in a run, and in which kind of world.
+
+A run: routers start and somebody opens; then the class's faults strike for `BUSY_S`; then everything must
+heal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BUSY_S = 11.0
+"""What faults do to network, store and processes is over at the end of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultClass:
+    """`faults` are names of `tests.simulation.faults`, `ttls` the lease TTLs that routers are configured
+    with, `rates` the bounds of their clock rates: a ratio below T/(T-M), 1.25 for T = 5 s."""
+
+    faults: tuple[str, ...]
+    rates: tuple[float, float] = (0.98, 1.02)
+    extreme_rates: bool = False
+    """Each clock runs at one of the bounds, not between them."""
+    ttls: tuple[float, ...] = (5.0,)
+    catalysts: tuple[str, ...] = ()
+    """Faults of other classes, sometimes: what makes ownership change hands where the own faults do not."""
+
+
+_CATALYSTS = ("crash", "partition", "yield_lease")
+_PROCESSES = ("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease")
+_NETWORK = ("partition", "partition_partly", "lossy", "deaf", "late", "twice", "slow_everywhere")
+_STORE = (
+    *("freeze", "restart_empty", "restart_whole", "restart_rolled_back", "flush", "delete_lease"),
+    *("evict", "delete_some_keys", "change_incarnation", "step_clock"),
+)
+
+CLASSES: dict[str, FaultClass] = {
+    "pauses": FaultClass(("pause", "stall")),
+    "pauses-around-sends": FaultClass(("hold", "stun")),
+    "crashes": FaultClass(("crash", "crash_all")),
+    "yields": FaultClass(("yield_lease", "yield_lease", "crash", "late")),
+    "partitions": FaultClass(("partition", "partition_partly")),
+    "lost-messages": FaultClass(("lossy", "deaf"), catalysts=_CATALYSTS),
+    "late-messages": FaultClass(("late",), catalysts=_CATALYSTS),
+    "repeated-messages": FaultClass(("twice",), catalysts=_CATALYSTS),
+    "slow-everywhere": FaultClass(("slow_everywhere",), catalysts=_CATALYSTS),
+    "store-frozen": FaultClass(("freeze",)),
+    "store-restarted": FaultClass(("restart_whole",)),
+    "store-rolled-back": FaultClass(("restart_rolled_back",)),
+    "store-emptied": FaultClass(("restart_empty", "flush"), catalysts=_CATALYSTS),
+    "keys-deleted": FaultClass(("delete_lease", "evict", "delete_some_keys"), catalysts=_CATALYSTS),
+    "store-clock-stepped": FaultClass(("step_clock",), catalysts=_CATALYSTS),
+    "new-incarnation": FaultClass(("change_incarnation", "yield_lease", "pause")),
+    "mixed-ttl": FaultClass(("crash", "partition", "yield_lease", "stun"), ttls=(4.0, 5.0, 8.0)),
+    "clock-rates": FaultClass(("pause", "partition", "stun", "deaf"), rates=(0.9, 1.12), extreme_rates=True),
+    "mixed": FaultClass((*_PROCESSES, *_NETWORK, *_STORE), rates=(0.95, 1.05), ttls=(5.0, 5.0, 5.0, 8.0)),
+}
