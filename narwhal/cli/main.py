@@ -13,6 +13,7 @@ from narwhal import __version__
 COMMANDS: Final = {
     "serve": "run one router (narwhal-serve)",
     "config": "show the effective configuration",
+    "cluster": "who owns the fleet, orders to the cluster, drills",
     "simulate": "run simulated engines",
     "demo": "a router pair, engines and clients on this machine",
 }

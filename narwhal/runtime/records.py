@@ -1,0 +1,160 @@
+"""A cluster's records read straight from the store: for commands that must work with no router up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from narwhal.cluster.gate import holder_of
+from narwhal.errors import StoreProtocolError
+from narwhal.model.handoff import LOG_START, EntryKind, LogEntry
+from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView
+from narwhal.model.request import Counters
+from narwhal.model.settings import StoreAddress
+from narwhal.ports import RouterEntry
+from narwhal.store.advice import parse_info, warnings
+from narwhal.store.connection import Login, RedisConnection
+from narwhal.store.handoff import ScriptHandoffStore
+from narwhal.store.keys import Keys
+from narwhal.store.lease import ScriptLeaseStore
+from narwhal.store.registry import ScriptRegistry
+from narwhal.store.replies import decoded
+from narwhal.store.scripts import RedisRunner
+
+CALL_S = 2.0
+SCAN_COUNT = 1000
+SCAN_CALLS = 1000
+"""A look for clusters ends after about a million keys: a store may be full of other things."""
+INFO_SECTIONS = ("server", "memory", "persistence", "replication")
+OWNERSHIP = (EntryKind.ACQUIRED, EntryKind.RELEASED)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """`info`: name -> value of INFO, may be empty where the user may not ask. `latency_ms`: of one PING."""
+
+    info: Mapping[str, str]
+    warnings: tuple[str, ...]
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecords:
+    """Everything that the store tells about one cluster at one time. Ages are by the store's own clock
+    (`lease.now_ms`). `claims`: router ID -> its claim as JSON text. `changes`: what the log still holds."""
+
+    cluster: str
+    lease: LeaseView
+    routers: tuple[RouterEntry, ...]
+    claims: Mapping[str, str]
+    totals: Mapping[str, Counters]
+    changes: tuple[LogEntry, ...]
+    server: ServerFacts
+
+    @property
+    def holder(self) -> str:
+        """The public form of owner and token, "" while nobody holds the lease."""
+        return public_holder(self.lease)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything of this cluster is stored at all."""
+        return bool(self.lease.state or self.lease.epoch_key or self.routers or self.totals)
+
+
+def public_holder(lease: LeaseView) -> str:
+    if lease.state is not LeaseState.HELD or lease.version is None:
+        return ""
+    return holder_of(lease.owner, lease.version.token)
+
+
+class RecordReader:
+    """One connection; calls one after another. Everything raises StoreError."""
+
+    def __init__(self, address: StoreAddress, password: str) -> None:
+        self._connection = RedisConnection(address, Login("narwhal-cluster-command", password))
+        self._runner = RedisRunner(self._connection)
+
+    async def read(self, cluster: str) -> ClusterRecords:
+        lease = await self.lease(cluster)
+        return ClusterRecords(
+            cluster=cluster,
+            lease=lease,
+            routers=tuple(await ScriptRegistry(self._runner, cluster).routers(timeout_s=CALL_S)),
+            claims=await self._hash(Keys(cluster)["claims"]),
+            totals=_counters(await self._hash(Keys(cluster)["totals"])),
+            changes=await self._changes(cluster),
+            server=await self._server(),
+        )
+
+    async def lease(self, cluster: str) -> LeaseView:
+        return await ScriptLeaseStore(self._runner, cluster).peek(timeout_s=CALL_S)
+
+    async def depose(self, cluster: str, version: LeaseVersion, *, reason: str) -> bool:
+        """Ends the tenure of exactly that version; False: another is stored by now. Others still watch T."""
+        keys = Keys(cluster)
+        reply = await self._runner.run(
+            "lease_depose", [keys["lease"], keys["log"]], args=(str(version), reason), timeout_s=CALL_S
+        )
+        return decoded("lease_depose", reply, decode=_deposed)
+
+    async def clusters(self) -> tuple[str, ...]:
+        """Names of the clusters in the store, sorted. Raises StoreProtocolError where SCAN is not allowed."""
+        found: set[str] = set()
+        cursor = b"0"
+        for _ in range(SCAN_CALLS):
+            words = ("SCAN", cursor, "MATCH", "narwhal:{*}:lease", "COUNT", SCAN_COUNT)
+            cursor, names = await self._connection.command(*words, timeout_s=CALL_S)
+            found |= {name.decode()[len("narwhal:{") : -len("}:lease")] for name in names}
+            if cursor == b"0":
+                break
+        return tuple(sorted(found))
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+    async def _hash(self, key: str) -> dict[str, str]:
+        flat = await self._connection.command("HGETALL", key, timeout_s=CALL_S)
+        words = [word.decode("utf-8", "replace") for word in flat]
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+    async def _changes(self, cluster: str) -> tuple[LogEntry, ...]:
+        store, found, last = ScriptHandoffStore(self._runner, cluster), list[LogEntry](), LOG_START
+        while entries := await store.read_log(last, timeout_s=CALL_S):
+            last = entries[-1].position
+            found += [entry for entry in entries if entry.kind in OWNERSHIP]
+        return tuple(found)
+
+    async def _server(self) -> ServerFacts:
+        began = time.perf_counter()
+        await self._connection.command("PING", timeout_s=CALL_S)
+        latency_ms = (time.perf_counter() - began) * 1000
+        info: dict[str, str] = {}
+        for section in INFO_SECTIONS:
+            info |= parse_info(await self._connection.command("INFO", section, timeout_s=CALL_S))
+        return ServerFacts(info, warnings(info), round(latency_ms, 3))
+
+
+def _deposed(status: str, _details: list[str]) -> bool:
+    return {"OK": True, "CHANGED": False}[status]
+
+
+def _counters(runs: Mapping[str, str]) -> dict[str, Counters]:
+    """Fields of a newer version are left out, as the routers do."""
+    known = frozenset(Counters.__dataclass_fields__)
+    try:
+        return {
+            run: Counters(**{name: int(n) for name, n in orjson.loads(text).items() if name in known})
+            for run, text in runs.items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StoreProtocolError(f"the stored totals cannot be read: {error}") from error
+
+
+def sum_of(totals: Mapping[str, Counters]) -> Mapping[str, int]:
+    """Each counter summed over all runs."""
+    names = Counters.__dataclass_fields__
+    return {name: sum(getattr(one, name) for one in totals.values()) for name in names}
