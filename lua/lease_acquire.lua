@@ -9,15 +9,16 @@
 -- ARGV[3] inc        incarnation under which it was watched
 -- ARGV[4] floor      highest epoch that the candidate knows of
 -- ARGV[5] ttl_ms
--- ARGV[6] replicas   most replicas that the candidate has seen; the stored count is only raised
+-- ARGV[6] replicas   most replicas that the candidate has seen; the stored count is only raised, also by
+--                     what is in step now
 -- ARGV[7..] field value ...   what the owner tells about itself: owner, url, host, pid ...
 -- Replies
---   OK epoch life        taken; `<epoch>-1` is in the log
---   AGAIN epoch life     this token held it already: nothing written
---   HELD owner epoch     another version than expected
---   NEWSERVER inc        another incarnation than watched
---   NONE                 nothing is stored: plant a marker
---   BADFLOOR             the floor is above 2^52
+--   OK epoch life replicas      taken; `<epoch>-1` is in the log
+--   AGAIN epoch life replicas   this token held it already: nothing changed
+--   HELD owner epoch            another version than expected
+--   NEWSERVER inc               another incarnation than watched
+--   NONE                        nothing is stored: plant a marker
+--   BADFLOOR                    the floor is above 2^52
 
 -- Read inside the script: an answer must not mix two lives of a server.
 local function incarnation()
@@ -59,6 +60,17 @@ local function log_top(key)
   return 0, 0
 end
 
+-- Replicas that are in step: one that still loads, or a backup that reads along once, confirms nothing.
+local function replicas_online()
+  local count = 0
+  for offset in string.gmatch(redis.call('INFO', 'replication'), 'state=online,offset=(%d+)') do
+    if offset ~= '0' then
+      count = count + 1
+    end
+  end
+  return count
+end
+
 -- First write: HDEL frees, so it is allowed at maxmemory, and the later writes of a script that has
 -- written are allowed too. On a replica it fails here, before anything is decided from old data.
 redis.call('HDEL', KEYS[1], '-')
@@ -72,7 +84,9 @@ if not lease.state then
   return {'NONE'}
 end
 if lease.state == 'held' and lease.token == token then
-  return {'AGAIN', lease.epoch, lease.life}
+  -- The same value again, so that WAIT on this connection, maybe a new one, waits for the first write too.
+  redis.call('HSET', KEYS[1], 'token', token)
+  return {'AGAIN', lease.epoch, lease.life, lease.replicas or '0'}
 end
 local inc = incarnation()
 if ARGV[3] ~= inc then
@@ -95,7 +109,7 @@ local epoch = math.max(
   math.floor(now / 1000)
 ) + 1
 local life = inc .. '/' .. token .. ':0'
-local replicas = math.max(tonumber(ARGV[6]), tonumber(lease.replicas or '0'))
+local replicas = math.max(tonumber(ARGV[6]), tonumber(lease.replicas or '0'), replicas_online())
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'state', 'held', 'token', token, 'seq', '0', 'epoch', text(epoch),
   'ttl_ms', ARGV[5], 'inc', inc, 'life', life, 'sure', '1', 'replicas', text(replicas),
@@ -108,4 +122,4 @@ local body = cmsgpack.pack({
   owner = told.owner, url = told.url, at_ms = now, after = text(log_epoch) .. '-' .. text(log_n),
 })
 redis.call('XADD', KEYS[4], 'MAXLEN', '~', '10000', text(epoch) .. '-1', 'kind', 'acquired', 'body', body)
-return {'OK', text(epoch), life}
+return {'OK', text(epoch), life, text(replicas)}

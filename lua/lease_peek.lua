@@ -3,8 +3,9 @@
 -- KEYS[2] epoch
 -- KEYS[3] log
 -- Replies
---   OK run_id master_replid role connected_slaves now_ms epoch_key log_top field value ...
---   NONE run_id master_replid role connected_slaves now_ms epoch_key log_top   (no record)
+--   OK run_id master_replid role replicas now_ms epoch_key log_top field value ...
+--   NONE run_id master_replid role replicas now_ms epoch_key log_top   (no record)
+-- replicas: those in step now.
 -- A server that hides INFO gives '' for run_id, master_replid or role: the caller refuses it.
 
 -- Not unpack(): its limit is some thousand values.
@@ -40,13 +41,24 @@ local function log_top(key)
   return 0, 0
 end
 
+-- Replicas that are in step: one that still loads, or a backup that reads along once, confirms nothing.
+local function replicas_online()
+  local count = 0
+  for offset in string.gmatch(redis.call('INFO', 'replication'), 'state=online,offset=(%d+)') do
+    if offset ~= '0' then
+      count = count + 1
+    end
+  end
+  return count
+end
+
 local server, replication = redis.call('INFO', 'server'), redis.call('INFO', 'replication')
 local epoch, n = log_top(KEYS[3])
 local head = {
   string.match(server, 'run_id:(%x+)') or '',
   string.match(replication, 'master_replid:(%x+)') or '',
   string.match(replication, 'role:(%a+)') or '',
-  string.match(replication, 'connected_slaves:(%d+)') or '0',
+  text(replicas_online()),
   text(now_ms()),
   redis.call('GET', KEYS[2]) or '0',
   text(epoch) .. '-' .. text(n),

@@ -7,13 +7,13 @@
 -- ARGV[3] seq        higher at every attempt, also when an attempt is repeated
 -- ARGV[4] life       of the last reply confirmed before the deadline
 -- ARGV[5] ttl_ms
--- ARGV[6] replicas   most replicas seen; the stored count is only raised
+-- ARGV[6] replicas   most replicas seen; the stored count is only raised, also by what is in step now
 -- ARGV[7..] field value ...   written only with a reinstatement
 -- Replies
---   OK life router claim ...   with pending claims
---   REINSTATED life            the record is ours again: publish a snapshot at once
---   STALE                      a seq not above the stored one: nothing written, no answer
---   LOST state epoch owner     final for the token
+--   OK life replicas router claim ...   with pending claims
+--   REINSTATED life replicas            the record is ours again: publish a snapshot at once
+--   STALE                               a seq not above the stored one: nothing written, no answer
+--   LOST state epoch owner              final for the token
 
 -- Not unpack(): its limit is some thousand values.
 local function joined(reply, more)
@@ -48,13 +48,24 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- Replicas that are in step: one that still loads, or a backup that reads along once, confirms nothing.
+local function replicas_online()
+  local count = 0
+  for offset in string.gmatch(redis.call('INFO', 'replication'), 'state=online,offset=(%d+)') do
+    if offset ~= '0' then
+      count = count + 1
+    end
+  end
+  return count
+end
+
 -- First write: HDEL frees, so it is allowed at maxmemory, and the later writes of a script that has
 -- written are allowed too. On a replica it fails here, before anything is decided from old data.
 redis.call('HDEL', KEYS[1], '-')
 
 local token, epoch, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease = hash(KEYS[1])
-local replicas = text(math.max(tonumber(ARGV[6]), tonumber(lease.replicas or '0')))
+local replicas = text(math.max(tonumber(ARGV[6]), tonumber(lease.replicas or '0'), replicas_online()))
 
 if lease.state == 'held' and lease.token == token and tonumber(lease.epoch) == epoch then
   if seq <= tonumber(lease.seq) then
@@ -68,7 +79,7 @@ if lease.state == 'held' and lease.token == token and tonumber(lease.epoch) == e
   end
   redis.call('HSET', KEYS[1], 'seq', ARGV[3], 'inc', inc, 'life', life, 'sure', sure, 'ttl_ms', ARGV[5],
     'replicas', replicas, 'renewed_ms', text(now_ms()))
-  return joined({'OK', life}, redis.call('HGETALL', KEYS[3]))
+  return joined({'OK', life, replicas}, redis.call('HGETALL', KEYS[3]))
 end
 
 -- A released record of our own epoch is not revived: it falls through to LOST.
@@ -82,6 +93,6 @@ if not lease.state or lease.state == 'vacant' or tonumber(lease.epoch) < epoch t
   if epoch > tonumber(redis.call('GET', KEYS[2]) or '0') then
     redis.call('SET', KEYS[2], ARGV[2])
   end
-  return {'REINSTATED', life}
+  return {'REINSTATED', life, replicas}
 end
 return {'LOST', lease.state, lease.epoch, lease.owner or ''}

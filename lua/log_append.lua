@@ -52,6 +52,8 @@ end
 local epoch, n = log_top(KEYS[2])
 local mine, next_n = tonumber(ARGV[2]), tonumber(ARGV[3])
 if mine < epoch or (mine == epoch and next_n <= n) then
+  -- The same value again, so that WAIT on this connection, maybe a new one, waits for what stands there.
+  redis.call('HSET', KEYS[1], 'token', ARGV[1])
   return {'TOP', text(epoch) .. '-' .. text(n)}
 end
 local id = ARGV[2] .. '-' .. ARGV[3]

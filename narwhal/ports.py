@@ -266,7 +266,6 @@ class AcquireRequest:
     inc: str
     floor: int
     ttl_ms: int
-    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +278,6 @@ class RenewRequest:
     seq: int
     life: str
     ttl_ms: int
-    replicas: int = 0
 
 
 class LeaseStore(Protocol):
@@ -288,6 +286,8 @@ class LeaseStore(Protocol):
     Raises StoreUnreachable for *no answer* (it may still happen later) and StoreProtocolError for a
     server that cannot be used. Losing is a return value. `timeout_s` bounds one attempt; there are no
     retries inside. After a cancelled or timed-out call the connection is dropped.
+
+    Acquire and renew count only when enough replicas have them: fewer is *no answer* too.
     """
 
     async def peek(self, *, timeout_s: float) -> LeaseView: ...
@@ -303,6 +303,12 @@ class LeaseStore(Protocol):
         self, held: str | LeaseVersion, *, reason: str, successor: str = "", timeout_s: float
     ) -> bool | Lost:
         """By token (the holder, its warden) or by exact version (proof of death). True: released."""
+
+    async def depose(self, expected: LeaseVersion, *, reason: str, timeout_s: float) -> bool:
+        """An operator's: ends a tenure and lowers the replica count to those in step. False: another version.
+
+        Others still watch it for T.
+        """
 
     async def aclose(self) -> None: ...
 
@@ -323,12 +329,16 @@ class PublishRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """One log entry at `position` (`<epoch>-<n>`): its `kind` and its body, a msgpack-able mapping."""
+    """One log entry at `position` (`<epoch>-<n>`): its `kind` and its body, a msgpack-able mapping.
+
+    `confirmed`: replicas must have it, as with a snapshot, before it is answered.
+    """
 
     token: str
     position: LogPosition
     kind: EntryKind
     body: Mapping[str, Any]
+    confirmed: bool = False
 
 
 class HandoffStore(Protocol):
@@ -409,6 +419,12 @@ class Registry(Protocol):
         """Deletes the entry if it is still that run's."""
 
     async def routers(self, *, timeout_s: float) -> Sequence[RouterEntry]: ...
+
+    async def put_claim(self, router_id: str, *, epoch: int, reason: str, timeout_s: float) -> bool:
+        """Claims the lease of the degraded owner of `epoch`; reason "" withdraws. An acquire deletes all.
+
+        False: that epoch holds the lease no more, nothing was put.
+        """
 
     async def aclose(self) -> None: ...
 

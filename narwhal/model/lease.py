@@ -46,8 +46,9 @@ class LeaseView:
 
     `record_inc` is the incarnation stored in the record; `sure` says that the last renewal confirmed
     record's life. `epoch` is the record's, `epoch_key` that of the `epoch` key. `role` is the
-    server's replication role ("master" or "slave"), `connected_replicas` what it has now, `replicas` the
-    highest count stored. `log_top` is the newest id ever given to the log, (0, 0) without a log.
+    server's replication role ("master" or "slave"), `connected_replicas` those in step now, `replicas` the
+    highest count stored; `deposed`: an operator ended that tenure and lowered the count. `log_top` is the
+    newest id ever given to the log, (0, 0) without a log.
     Millisecond fields are Redis time: for people and ages, never ownership.
     """
 
@@ -69,6 +70,7 @@ class LeaseView:
     reason: str = ""
     replicas: int = 0
     connected_replicas: int = 0
+    deposed: bool = False
     log_top: LogPosition = LOG_START
     fields: Mapping[str, str] | None = None
     """The whole record as stored: proof of death reads host, boot_id, pid... from it."""
@@ -100,11 +102,15 @@ class OwnerMeta:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """OK or AGAIN (`again`: this token already held it; its deadline counts from its *first* send)."""
+    """OK or AGAIN (`again`: this token already held it; its deadline counts from its *first* send).
+
+    `replicas`: the highest count known, stored now. Here and in the replies to a renewal.
+    """
 
     epoch: int
     life: str
     again: bool = False
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,7 @@ class Renewed:
 
     life: str
     claims: Mapping[str, str]
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,7 @@ class Reinstated:
     """The record was lost or had gone back and is ours again: publish a snapshot at once."""
 
     life: str
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from narwhal.store.connection import Login, RedisConnection
 from narwhal.store.feed import RedisFeed
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
+from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
 
@@ -268,12 +269,13 @@ class ClusterControl:
 
 def _stores(address: StoreAddress, login: Login, *, parts: ControlParts, data: RedisConnection) -> Stores:
     """Three connections, never shared between lease, data and feed."""
-    cluster = parts.options.cluster
-    lease: LeaseStore = ScriptLeaseStore(RedisRunner(RedisConnection(address, login)), cluster)
+    cluster, quorum = parts.options.cluster, Quorum()
+    keeper = RedisRunner(RedisConnection(address, login))
+    lease: LeaseStore = ScriptLeaseStore(keeper, cluster, quorum=quorum)
     runner = RedisRunner(data)
     return Stores(
         lease=lease,
-        handoffs=ScriptHandoffStore(runner, cluster),
+        handoffs=ScriptHandoffStore(runner, cluster, quorum=quorum),
         feed=RedisFeed(RedisConnection(address, login), cluster),
         registry=ScriptRegistry(runner, cluster),
         checkpoint=parts.checkpoint,

@@ -15,6 +15,7 @@ from narwhal.model.request import Counters
 from narwhal.ports import AppendRequest, PublishRequest
 from narwhal.store import replies
 from narwhal.store.keys import Keys
+from narwhal.store.quorum import Quorum
 from narwhal.store.scripts import Argument, Reply, ScriptRunner
 
 _COUNTERS = frozenset(Counters.__dataclass_fields__)
@@ -23,18 +24,26 @@ _COUNTERS = frozenset(Counters.__dataclass_fields__)
 class ScriptHandoffStore:
     """The port `HandoffStore`, on Redis or on the in-memory server, whichever `runner` speaks to."""
 
-    __slots__ = ("_keys", "_runner")
+    __slots__ = ("_keys", "_quorum", "_runner")
 
-    def __init__(self, runner: ScriptRunner, cluster: str) -> None:
+    def __init__(self, runner: ScriptRunner, cluster: str, *, quorum: Quorum | None = None) -> None:
+        """`quorum`: what all stores of one router share."""
         self._runner = runner
         self._keys = Keys(cluster)
+        self._quorum = quorum or Quorum()
 
     async def publish(self, request: PublishRequest, *, timeout_s: float) -> PublishReply:
         args: list[Argument] = [request.token, request.epoch, request.seq, str(request.upto)]
         args += [SCHEMA_VERSION, zlib.crc32(request.document), request.document]
         keys = self._keys.of("handoff_publish")
-        reply = await self._runner.run_confirmed("handoff_publish", keys, args=args, timeout_s=timeout_s)
-        return replies.decoded("handoff_publish", reply, decode=replies.published)
+
+        def needs(reply: Reply) -> int:
+            return self._quorum.needed_after(_published(reply))
+
+        reply = await self._runner.run_confirmed(
+            "handoff_publish", keys, args=args, needs=needs, timeout_s=timeout_s
+        )
+        return _published(reply)
 
     async def load(self, *, timeout_s: float) -> StoredHandoff | None:
         reply = await self._runner.run("handoff_load", self._keys.of("handoff_load"), timeout_s=timeout_s)
@@ -45,8 +54,14 @@ class ScriptHandoffStore:
         position = request.position
         args: list[Argument] = [request.token, position.epoch, position.n, request.kind, packed]
         keys = self._keys.of("log_append")
-        reply = await self._runner.run("log_append", keys, args=args, timeout_s=timeout_s)
-        return replies.decoded("log_append", reply, decode=replies.appended)
+
+        def needs(reply: Reply) -> int:
+            return self._quorum.needed_after(_appended(reply)) if request.confirmed else 0
+
+        reply = await self._runner.run_confirmed(
+            "log_append", keys, args=args, needs=needs, timeout_s=timeout_s
+        )
+        return _appended(reply)
 
     async def read_log(
         self, after: LogPosition, *, through: LogPosition | None = None, timeout_s: float
@@ -65,6 +80,14 @@ class ScriptHandoffStore:
 
     async def aclose(self) -> None:
         await self._runner.aclose()
+
+
+def _published(reply: Reply) -> PublishReply:
+    return replies.decoded("handoff_publish", reply, decode=replies.published)
+
+
+def _appended(reply: Reply) -> AppendReply:
+    return replies.decoded("log_append", reply, decode=replies.appended)
 
 
 def log_entry(words: Sequence[bytes]) -> LogEntry:

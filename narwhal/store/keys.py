@@ -12,6 +12,8 @@ SCRIPT_KEYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "lease_acquire": ("lease", "epoch", "handoff", "log", "claims"),
         "lease_renew": ("lease", "epoch", "claims"),
         "lease_release": ("lease", "log"),
+        "lease_depose": ("lease", "log"),
+        "claim_put": ("lease", "claims"),
         "log_append": ("lease", "log"),
         "log_read": ("log",),
         "handoff_publish": ("lease", "handoff", "log"),

@@ -6,21 +6,26 @@ from narwhal.model.lease import AcquireReply, LeaseVersion, LeaseView, Lost, Own
 from narwhal.ports import AcquireRequest, RenewRequest
 from narwhal.store import replies
 from narwhal.store.keys import Keys
-from narwhal.store.scripts import Argument, ScriptRunner
+from narwhal.store.quorum import Quorum
+from narwhal.store.scripts import Argument, Reply, ScriptRunner
 
 
 class ScriptLeaseStore:
     """The port `LeaseStore`, on Redis or on the in-memory server, whichever `runner` speaks to."""
 
-    __slots__ = ("_keys", "_runner")
+    __slots__ = ("_keys", "_quorum", "_runner")
 
-    def __init__(self, runner: ScriptRunner, cluster: str) -> None:
+    def __init__(self, runner: ScriptRunner, cluster: str, *, quorum: Quorum | None = None) -> None:
+        """`quorum`: what all stores of one router share."""
         self._runner = runner
         self._keys = Keys(cluster)
+        self._quorum = quorum or Quorum()
 
     async def peek(self, *, timeout_s: float) -> LeaseView:
         reply = await self._runner.run("lease_peek", self._keys.of("lease_peek"), timeout_s=timeout_s)
-        return replies.decoded("lease_peek", reply, decode=replies.view)
+        view = replies.decoded("lease_peek", reply, decode=replies.view)
+        self._quorum.peeked(view)
+        return view
 
     async def claim(self, nonce: str, *, floor: int, ttl_ms: int, timeout_s: float) -> bool:
         keys = self._keys.of("lease_claim")
@@ -29,17 +34,29 @@ class ScriptLeaseStore:
 
     async def acquire(self, request: AcquireRequest, *, timeout_s: float) -> AcquireReply:
         args: list[Argument] = [request.token, str(request.expected), request.inc, request.floor]
-        args += [request.ttl_ms, request.replicas, *meta_fields(request.meta)]
+        args += [request.ttl_ms, self._quorum.highest, *meta_fields(request.meta)]
         keys = self._keys.of("lease_acquire")
-        reply = await self._runner.run_confirmed("lease_acquire", keys, args=args, timeout_s=timeout_s)
-        return replies.decoded("lease_acquire", reply, decode=replies.acquired)
+
+        def needs(reply: Reply) -> int:
+            return self._quorum.needed_after(_acquired(reply))
+
+        reply = await self._runner.run_confirmed(
+            "lease_acquire", keys, args=args, needs=needs, timeout_s=timeout_s
+        )
+        return _acquired(reply)
 
     async def renew(self, request: RenewRequest, *, timeout_s: float) -> RenewReply:
         args: list[Argument] = [request.token, request.epoch, request.seq, request.life]
-        args += [request.ttl_ms, request.replicas, *meta_fields(request.meta)]
+        args += [request.ttl_ms, self._quorum.highest, *meta_fields(request.meta)]
         keys = self._keys.of("lease_renew")
-        reply = await self._runner.run_confirmed("lease_renew", keys, args=args, timeout_s=timeout_s)
-        return replies.decoded("lease_renew", reply, decode=replies.renewed)
+
+        def needs(reply: Reply) -> int:
+            return self._quorum.needed_after(_renewed(reply))
+
+        reply = await self._runner.run_confirmed(
+            "lease_renew", keys, args=args, needs=needs, timeout_s=timeout_s
+        )
+        return _renewed(reply)
 
     async def release(
         self, held: str | LeaseVersion, *, reason: str, successor: str = "", timeout_s: float
@@ -51,8 +68,23 @@ class ScriptLeaseStore:
         )
         return replies.decoded("lease_release", reply, decode=replies.released)
 
+    async def depose(self, expected: LeaseVersion, *, reason: str, timeout_s: float) -> bool:
+        keys = self._keys.of("lease_depose")
+        reply = await self._runner.run(
+            "lease_depose", keys, args=(str(expected), reason), timeout_s=timeout_s
+        )
+        return replies.decoded("lease_depose", reply, decode=replies.changed)
+
     async def aclose(self) -> None:
         await self._runner.aclose()
+
+
+def _acquired(reply: Reply) -> AcquireReply:
+    return replies.decoded("lease_acquire", reply, decode=replies.acquired)
+
+
+def _renewed(reply: Reply) -> RenewReply:
+    return replies.decoded("lease_renew", reply, decode=replies.renewed)
 
 
 def meta_fields(meta: OwnerMeta) -> list[str]:

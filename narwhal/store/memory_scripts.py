@@ -114,7 +114,7 @@ def lease_acquire(data: Data, call: Call) -> list[Word]:
     if not lease:
         return ["NONE"]
     if lease["state"] == "held" and lease["token"] == token:
-        return ["AGAIN", lease["epoch"], lease["life"]]
+        return ["AGAIN", lease["epoch"], lease["life"], lease["replicas"]]
     if inc != call.inc:
         return ["NEWSERVER", call.inc]
     if lease["token"] == token or expected != f"{lease['token']}:{lease['seq']}":
@@ -123,7 +123,7 @@ def lease_acquire(data: Data, call: Call) -> list[Word]:
     epoch = max(*stored, int(floor), call.now_ms // 1000) + 1
     life = f"{call.inc}/{token}:0"
     before = data.log_top
-    most = max(int(replicas), int(lease["replicas"]))
+    most = max(int(replicas), int(lease["replicas"]), call.replicas)
     data.lease = _held(call, token=token, seq="0", epoch=str(epoch), ttl_ms=ttl_ms)
     data.lease |= {"life": life, "sure": "1", "replicas": str(most), **_pairs(call.args[6:])}
     data.epoch = epoch
@@ -135,7 +135,7 @@ def lease_acquire(data: Data, call: Call) -> list[Word]:
         "at_ms": call.now_ms,
     }
     data.add(LogPosition(epoch, 1), "acquired", body=_packed(body))
-    return ["OK", epoch, life]
+    return ["OK", epoch, life, most]
 
 
 def _held(call: Call, *, token: str, seq: str, epoch: str, ttl_ms: str) -> dict[str, str]:
@@ -147,7 +147,7 @@ def _held(call: Call, *, token: str, seq: str, epoch: str, ttl_ms: str) -> dict[
 def lease_renew(data: Data, call: Call) -> list[Word]:
     token, epoch, seq, last_life, ttl_ms, replicas = call.args[:6]
     lease = data.lease
-    most = str(max(int(replicas), int(lease.get("replicas", 0))))
+    most = str(max(int(replicas), int(lease.get("replicas", 0)), call.replicas))
     if data.holds(token, epoch):
         if int(seq) <= int(lease["seq"]):
             return ["STALE"]
@@ -156,13 +156,13 @@ def lease_renew(data: Data, call: Call) -> list[Word]:
             life, sure = f"{call.inc}/{token}:{seq}", False
         lease |= {"seq": seq, "inc": call.inc, "life": life, "sure": str(int(sure)), "ttl_ms": ttl_ms}
         lease |= {"replicas": most, "renewed_ms": str(call.now_ms)}
-        return ["OK", life, *_flat(data.claims)]
+        return ["OK", life, most, *_flat(data.claims)]
     if not lease or lease["state"] == "vacant" or int(lease["epoch"]) < int(epoch):
         life = f"{call.inc}/{token}:{seq}"
         data.lease = _held(call, token=token, seq=seq, epoch=epoch, ttl_ms=ttl_ms)
         data.lease |= {"life": life, "sure": "0", "replicas": most, **_pairs(call.args[6:])}
         data.epoch = max(data.epoch, int(epoch))
-        return ["REINSTATED", life]
+        return ["REINSTATED", life, most]
     return data.lost()
 
 
@@ -176,9 +176,39 @@ def lease_release(data: Data, call: Call) -> list[Word]:
     if lease["state"] != "held":
         return data.lost()
     lease |= {"state": "released", "reason": reason, "successor": successor}
+    _log_release(data, call)
+    return ["OK"]
+
+
+def _log_release(data: Data, call: Call) -> None:
+    lease = data.lease
     top = max(data.log_top, LogPosition(int(lease["epoch"]), 0))
-    body = {"owner": lease["owner"], "reason": reason, "successor": successor, "at_ms": call.now_ms}
+    body: dict[str, object] = {name: lease[name] for name in ("owner", "reason", "successor")}
+    body["at_ms"] = call.now_ms
     data.add(LogPosition(top.epoch, top.n + 1), "released", body=_packed(body))
+
+
+def lease_depose(data: Data, call: Call) -> list[Word]:
+    expected, reason = call.args
+    lease = data.lease
+    if not lease or lease["state"] == "vacant" or expected != f"{lease['token']}:{lease['seq']}":
+        return ["CHANGED"]
+    held = lease["state"] == "held"
+    lease |= {"state": "released", "sure": "0", "inc": call.inc, "reason": reason, "successor": ""}
+    lease |= {"replicas": str(call.replicas), "deposed": "1"}
+    if held:
+        _log_release(data, call)
+    return ["OK"]
+
+
+def claim_put(data: Data, call: Call) -> list[Word]:
+    router_id, epoch, claim = call.args
+    if not claim:
+        data.claims.pop(router_id, None)
+        return ["OK"]
+    if data.lease.get("state") != "held" or data.lease["epoch"] != epoch:
+        return ["CHANGED"]
+    data.claims[router_id] = claim if isinstance(claim, str) else claim.decode()
     return ["OK"]
 
 
@@ -276,7 +306,7 @@ MemoryScript = Callable[[Data, Call], list[Word]]
 SCRIPTS: dict[str, MemoryScript] = {
     script.__name__: script
     for script in (
-        *(lease_peek, lease_claim, lease_acquire, lease_renew, lease_release),
+        *(lease_peek, lease_claim, lease_acquire, lease_renew, lease_release, lease_depose, claim_put),
         *(log_append, log_read, handoff_publish, handoff_load, totals_flush),
         *(router_announce, router_withdraw, router_list, router_read),
     )

@@ -46,6 +46,12 @@ class ScriptRegistry:
             _entry(name.decode(), orjson.loads(text)) for name, text in pairs if text not in (b"{}", b"[]")
         ]
 
+    async def put_claim(self, router_id: str, *, epoch: int, reason: str, timeout_s: float) -> bool:
+        claim = orjson.dumps({"epoch": epoch, "reason": reason}) if reason else b""
+        keys = self._keys.of("claim_put")
+        reply = await self._runner.run("claim_put", keys, args=(router_id, epoch, claim), timeout_s=timeout_s)
+        return replies.decoded("claim_put", reply, decode=replies.changed)
+
     async def aclose(self) -> None:
         await self._runner.aclose()
 

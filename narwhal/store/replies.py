@@ -106,6 +106,7 @@ def _record(fields: Mapping[str, str]) -> dict[str, object]:
         "successor": fields.get("successor", ""),
         "reason": fields.get("reason", ""),
         "replicas": int(fields.get("replicas", "0")),
+        "deposed": fields.get("deposed") == "1",
         "fields": dict(fields),
     }
 
@@ -114,11 +115,16 @@ def claimed(status: str, _details: list[str]) -> bool:
     return {"OK": True, "EXISTS": False}[status]
 
 
+def changed(status: str, _details: list[str]) -> bool:
+    """True: done; False: what is stored is another by now."""
+    return {"OK": True, "CHANGED": False}[status]
+
+
 def acquired(status: str, details: list[str]) -> AcquireReply:
     match status:
         case "OK" | "AGAIN":
-            epoch, life = details
-            return Acquired(int(epoch), life, again=status == "AGAIN")
+            epoch, life, replicas = details
+            return Acquired(int(epoch), life, again=status == "AGAIN", replicas=int(replicas))
         case "HELD":
             owner, epoch = details
             return HeldBy(owner, int(epoch))
@@ -134,9 +140,9 @@ def acquired(status: str, details: list[str]) -> AcquireReply:
 def renewed(status: str, details: list[str]) -> RenewReply:
     match status:
         case "OK":
-            return Renewed(details[0], pairs(details[1:]))
+            return Renewed(details[0], pairs(details[2:]), int(details[1]))
         case "REINSTATED":
-            return Reinstated(details[0])
+            return Reinstated(details[0], int(details[1]))
         case "STALE":
             return Stale()
     return _lost(status, details)

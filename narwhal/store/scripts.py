@@ -7,8 +7,9 @@ the server. Both give the same reply arrays.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,12 +18,18 @@ from typing import Protocol
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
-from narwhal.errors import StoreProtocolError
-from narwhal.store.connection import RedisConnection
+from narwhal.errors import StoreProtocolError, StoreUnreachable
+from narwhal.store.connection import SOCKET_TIMEOUT_S, RedisConnection
 from narwhal.store.faults import ReplyKind, kind_of
 
 Argument = str | bytes | int
 Reply = Sequence[bytes]
+Needs = Callable[[Reply], int]
+"""Reply -> number of replicas that must have the write which it answers; 0: none."""
+
+CONFIRM_SLACK_S = 0.12
+"""WAIT ends so long before the deadline: Redis looks at its clock ten times a second, and an answer, though
+too small, keeps the connection."""
 
 _HERE = Path(__file__).resolve().parent.parent
 
@@ -39,11 +46,12 @@ class ScriptRunner(Protocol):
     ) -> Reply: ...
 
     async def run_confirmed(
-        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument], needs: Needs, timeout_s: float
     ) -> Reply:
         """As `run`, for the writes that replicas must have before they count: acquire, renew, publish.
 
-        The answer is given only when it is confirmed, inside the same deadline, on the same socket.
+        The answer is given only when as many replicas as it `needs` have it, inside the same deadline, on
+        the same socket; else it is StoreUnreachable, though the operation has happened.
         """
 
     async def aclose(self) -> None: ...
@@ -92,10 +100,22 @@ class RedisRunner:
         return await self._connection.exchange(script, talk, timeout_s=timeout_s)
 
     async def run_confirmed(
-        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument], needs: Needs, timeout_s: float
     ) -> Reply:
-        """One server: its own answer confirms. Replicas are asked here, inside the same exchange."""
-        return await self.run(script, keys, args=args, timeout_s=timeout_s)
+        loaded = load(script)
+        words: list[Argument] = [len(keys), *keys, *args]
+        allowed_s = min(timeout_s, SOCKET_TIMEOUT_S) - CONFIRM_SLACK_S
+        until = asyncio.get_running_loop().time() + allowed_s
+
+        async def talk(wire: AbstractConnection) -> tuple[Reply, int, int]:
+            reply = await _evaluated(wire, loaded, words=words)
+            needed = needs(reply)
+            return reply, needed, await _confirmed(wire, needed, until=until) if needed else 0
+
+        reply, needed, confirmed = await self._connection.exchange(script, talk, timeout_s=timeout_s)
+        if confirmed < needed:
+            raise unconfirmed(script, confirmed, needed=needed)
+        return reply
 
     async def aclose(self) -> None:
         await self._connection.aclose()
@@ -113,3 +133,23 @@ async def _evaluated(wire: AbstractConnection, script: Script, *, words: Sequenc
     if not isinstance(reply, list) or not reply:
         raise StoreProtocolError(f"{script.name} gave an answer that cannot be read: {reply!r:.200}")
     return reply
+
+
+async def _confirmed(wire: AbstractConnection, needed: int, *, until: float) -> int:
+    """Replicas that have all that this socket wrote. WAIT counts for the socket that it is sent on: one that
+    was lost in between must not be replaced, as redis-py would do by itself."""
+    if not wire.is_connected:
+        raise StoreUnreachable("the connection was lost between a write and its confirmation")
+    left_ms = int((until - asyncio.get_running_loop().time()) * 1000)
+    await wire.send_command("WAIT", needed, max(1, left_ms))
+    reply = await wire.read_response()
+    if not isinstance(reply, int):
+        raise StoreProtocolError(f"WAIT gave an answer that cannot be read: {reply!r:.200}")
+    return reply
+
+
+def unconfirmed(script: str, confirmed: int, *, needed: int) -> StoreUnreachable:
+    """The write has happened on the master; whether it outlives it nobody knows."""
+    return StoreUnreachable(
+        f"{script}: {confirmed} of {needed} replicas confirmed in time", kind=ReplyKind.NOREPLICAS
+    )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
+import redis
 
 from narwhal.ports import HandoffStore, LeaseStore, LogFeed, Registry
 from narwhal.store.connection import Login, RedisConnection
@@ -16,9 +18,10 @@ from narwhal.store.feed import RedisFeed
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryFeed, MemoryRunner, MemoryServer
+from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import KINDS, RedisServer, running
+from tests.support.redis import KINDS, RedisServer, in_step, running
 
 CLUSTER = "contract"
 
@@ -40,10 +43,25 @@ class Stores:
 Scenario = Callable[[Stores], Awaitable[Any]]
 
 
+class Replica(Protocol):
+    """One replica of the server and what can happen to it."""
+
+    def freeze(self) -> None:
+        """Still attached, confirms nothing."""
+
+    def thaw(self) -> None: ...
+
+    def leave(self) -> None:
+        """The master has it no more."""
+
+
 class Backend(Protocol):
     """One server and what can happen to it."""
 
-    def open(self) -> Stores: ...
+    def open(self, quorum: Quorum | None = None) -> Stores: ...
+
+    def replica(self) -> AbstractContextManager[Replica]:
+        """A replica in step, for the length of a `with` block."""
 
     def flush(self) -> None: ...
 
@@ -62,10 +80,24 @@ class MemoryBackend:
         self.server = MemoryServer(time.time)
         self._saved = self.server.data.copy()
 
-    def open(self) -> Stores:
-        runner = MemoryRunner(self.server)
-        handoff, registry = ScriptHandoffStore(runner, CLUSTER), ScriptRegistry(runner, CLUSTER)
-        return Stores(ScriptLeaseStore(runner, CLUSTER), handoff, registry, MemoryFeed(self.server))
+    def open(self, quorum: Quorum | None = None) -> Stores:
+        runner, quorum = MemoryRunner(self.server), quorum or Quorum()
+        handoff, registry = (
+            ScriptHandoffStore(runner, CLUSTER, quorum=quorum),
+            ScriptRegistry(runner, CLUSTER),
+        )
+        return Stores(
+            ScriptLeaseStore(runner, CLUSTER, quorum=quorum), handoff, registry, MemoryFeed(self.server)
+        )
+
+    @contextmanager
+    def replica(self) -> Iterator[Replica]:
+        replica = MemoryReplica(MemoryServer(time.time, number=1))
+        replica.server.follow(self.server)
+        try:
+            yield replica
+        finally:
+            replica.leave()
 
     def flush(self) -> None:
         self.server.flush()
@@ -80,23 +112,49 @@ class MemoryBackend:
         self.server.restart(self._saved)
 
 
+class MemoryReplica:
+    def __init__(self, server: MemoryServer) -> None:
+        self.server = server
+
+    def freeze(self) -> None:
+        self.server.lagging = True
+
+    def thaw(self) -> None:
+        self.server.lagging = False
+        self.server.catch_up()
+
+    def leave(self) -> None:
+        self.server.detach()
+
+
 class RedisBackend:
     def __init__(self, server: RedisServer) -> None:
         self.server = server
         self._saved: dict[str, tuple[int, bytes]] = {}
 
-    def open(self) -> Stores:
+    def open(self, quorum: Quorum | None = None) -> Stores:
         def connection() -> RedisConnection:
             return RedisConnection(self.server.address, Login("narwhal-test"))
 
-        data = RedisRunner(connection())
-        handoff, registry = ScriptHandoffStore(data, CLUSTER), ScriptRegistry(data, CLUSTER)
-        lease = ScriptLeaseStore(RedisRunner(connection()), CLUSTER)
+        data, quorum = RedisRunner(connection()), quorum or Quorum()
+        handoff, registry = ScriptHandoffStore(data, CLUSTER, quorum=quorum), ScriptRegistry(data, CLUSTER)
+        lease = ScriptLeaseStore(RedisRunner(connection()), CLUSTER, quorum=quorum)
         return Stores(lease, handoff, registry, RedisFeed(connection(), CLUSTER))
+
+    @contextmanager
+    def replica(self) -> Iterator[Replica]:
+        with running(self.server.kind, self.server.directory / "replica") as server:
+            replica = RedisReplica(server, self.server)
+            replica.join()
+            try:
+                yield replica
+            finally:
+                replica.leave()
 
     def flush(self) -> None:
         with self.server.client() as client:
             client.flushall()
+            client.config_set("maxmemory", "0")
 
     def restart(self) -> None:
         self.server.restart()
@@ -112,6 +170,34 @@ class RedisBackend:
         with self.server.client() as client:
             for key, (ttl_ms, dumped) in self._saved.items():
                 client.restore(key, ttl_ms, dumped)
+
+
+def confirms(client: redis.Redis) -> bool:
+    """A replica has a new write. Right after its first sync one may be online and a second behind."""
+    client.set("probe", "x")
+    return int(client.wait(1, 500)) >= 1
+
+
+class RedisReplica:
+    def __init__(self, server: RedisServer, primary: RedisServer) -> None:
+        self._server = server
+        self._primary = primary
+
+    def join(self) -> None:
+        with self._server.client() as client:
+            client.replicaof("127.0.0.1", str(self._primary.port))
+        self._primary.wait_until(lambda client: in_step(client) >= 1)
+        self._primary.wait_until(confirms)
+
+    def freeze(self) -> None:
+        self._server.freeze()
+
+    def thaw(self) -> None:
+        self._server.thaw()
+
+    def leave(self) -> None:
+        self._server.stop()
+        self._primary.wait_until(lambda client: client.info("replication")["connected_slaves"] == 0)
 
 
 @pytest.fixture(scope="session", params=KINDS)

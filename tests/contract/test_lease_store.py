@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from narwhal.model.handoff import LogPosition
@@ -37,13 +38,13 @@ async def take(stores, token="ta", meta=A, floor=0):
     return await acquire(stores, view, token, meta, floor)
 
 
-async def acquire(stores, view, token, meta=A, floor=0, replicas=0):
-    request = AcquireRequest(token, meta, view.version, str(view.inc), floor, TTL, replicas)
+async def acquire(stores, view, token, meta=A, floor=0):
+    request = AcquireRequest(token, meta, view.version, str(view.inc), floor, TTL)
     return await stores.lease.acquire(request, timeout_s=S)
 
 
-async def renew(stores, token, reply, seq, life=None, meta=A, replicas=0):
-    request = RenewRequest(token, meta, reply.epoch, seq, life or reply.life, TTL, replicas)
+async def renew(stores, token, reply, seq, life=None, meta=A):
+    request = RenewRequest(token, meta, reply.epoch, seq, life or reply.life, TTL)
     return await stores.lease.renew(request, timeout_s=S)
 
 
@@ -410,18 +411,95 @@ def test_nothing_and_a_marker_cannot_be_released(play):
     assert play(scenario) == (Lost("", 0, ""), Lost("vacant", 0, ""))
 
 
-def test_the_replica_count_is_only_raised(play):
-    async def scenario(s):
-        await s.lease.claim("n", floor=0, ttl_ms=TTL, timeout_s=S)
-        taken = await acquire(s, await peek(s), "ta", replicas=2)
-        counts = [(await peek(s)).replicas]
-        for seq, count in ((1, 0), (2, 3), (3, 1)):
-            await renew(s, "ta", taken, seq, replicas=count)
-            counts.append((await peek(s)).replicas)
-        await acquire(s, await peek(s), "tb", B, replicas=1)
-        return [*counts, (await peek(s)).replicas]
+async def depose(stores, version, reason="operator"):
+    return await stores.lease.depose(version, reason=reason, timeout_s=S)
 
-    assert play(scenario) == [2, 2, 3, 3, 3]
+
+def test_an_operator_ends_a_tenure_by_its_version_and_others_still_watch(play):
+    async def scenario(s):
+        taken = await take(s)
+        await renew(s, "ta", taken, 1)
+        stale = await depose(s, LeaseVersion("ta", 0))
+        done = await depose(s, LeaseVersion("ta", 1), "moved away")
+        entries = await s.handoff.read_log(LogPosition(), timeout_s=S)
+        return taken, (stale, done), entries, await peek(s), await renew(s, "ta", taken, 2)
+
+    taken, deposed, entries, view, renewal = play(scenario)
+    assert deposed == (False, True)
+    assert (view.state, view.version) == (LeaseState.RELEASED, LeaseVersion("ta", 1))
+    assert (view.reason, view.successor, view.deposed) == ("moved away", "", True)
+    assert not view.released_for_sure
+    assert [str(entry.kind) for entry in entries] == ["acquired", "released"]
+    assert renewal == Lost("released", taken.epoch, "a")
+
+
+def test_a_released_lease_that_is_deposed_is_no_shortcut_any_more(play):
+    async def scenario(s):
+        await take(s)
+        await release(s, "ta")
+        sure = (await peek(s)).released_for_sure
+        done = await depose(s, LeaseVersion("ta", 0))
+        entries = await s.handoff.read_log(LogPosition(), timeout_s=S)
+        return sure, done, len(entries), (await peek(s)).released_for_sure
+
+    assert play(scenario) == (True, True, 2, False)
+
+
+def test_nothing_and_a_marker_cannot_be_deposed(play):
+    async def scenario(s):
+        nothing = await depose(s, LeaseVersion("n", 0))
+        await s.lease.claim("n", floor=0, ttl_ms=TTL, timeout_s=S)
+        return nothing, await depose(s, LeaseVersion("n", 0)), (await peek(s)).state
+
+    assert play(scenario) == (False, False, LeaseState.VACANT)
+
+
+def test_the_next_owner_is_deposed_no_more(play):
+    async def scenario(s):
+        await take(s)
+        await depose(s, LeaseVersion("ta", 0))
+        await acquire(s, await peek(s), "tb", B)
+        return (await peek(s)).deposed
+
+    assert play(scenario) is False
+
+
+def test_claims_reach_the_owner_with_a_renewal_until_they_are_withdrawn(play):
+    async def scenario(s):
+        taken = await take(s)
+        put = await s.registry.put_claim("b", epoch=taken.epoch, reason="unheard", timeout_s=S)
+        heard = await renew(s, "ta", taken, 1)
+        await s.registry.put_claim("b", epoch=taken.epoch, reason="", timeout_s=S)
+        return taken, put, heard, await renew(s, "ta", taken, 2)
+
+    taken, put, heard, after = play(scenario)
+    assert put is True
+    assert {name: json.loads(text) for name, text in heard.claims.items()} == {
+        "b": {"epoch": taken.epoch, "reason": "unheard"}
+    }
+    assert after.claims == {}
+
+
+def test_an_acquire_deletes_the_claims(play):
+    async def scenario(s):
+        old = await take(s)
+        await s.registry.put_claim("b", epoch=old.epoch, reason="unheard", timeout_s=S)
+        new = await acquire(s, await peek(s), "tb", B)
+        return await renew(s, "tb", new, 1, meta=B)
+
+    assert play(scenario).claims == {}
+
+
+def test_a_claim_against_another_epoch_or_nobody_is_not_put(play):
+    async def scenario(s):
+        taken = await take(s)
+        before = await s.registry.put_claim("b", epoch=taken.epoch - 1, reason="late", timeout_s=S)
+        claims = (await renew(s, "ta", taken, 1)).claims
+        await release(s, "ta")
+        after = await s.registry.put_claim("b", epoch=taken.epoch, reason="late", timeout_s=S)
+        return before, claims, after
+
+    assert play(scenario) == (False, {}, False)
 
 
 def test_odd_texts_come_back_as_they_were(play):

@@ -24,7 +24,7 @@ from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, in_step, running
 
 META = OwnerMeta("a", "http://a:1")
 S = 5.0
@@ -182,6 +182,7 @@ def test_a_replica_refuses_every_write_and_shows_its_role(empty, own_server):
     with own_server.client() as client:
         client.replicaof("127.0.0.1", str(empty.port))
     own_server.wait_until(lambda client: client.info("replication")["master_link_status"] == "up")
+    empty.wait_until(in_step)
 
     async def scenario():
         async with stores(empty.address) as (lease, _, _, _):

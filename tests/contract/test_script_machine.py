@@ -196,6 +196,15 @@ class Scripts(BothSides, RuleBasedStateMachine):
             assert self.twin.data.lease["seq"] == before.lease["seq"]
             assert before.log_top < self.twin.data.log_top
 
+    @rule(version=small)
+    def depose(self, version):
+        expected, before = self._pick(self.versions, version), self.twin.data.copy()
+        reply = self._same("lease_depose", expected, "why")
+        if reply == ["CHANGED"]:
+            assert self.twin.data == before
+        else:
+            assert self.twin.data.lease["state"] == "released"
+
     # -- log and document ------------------------------------------------------------------------
 
     @rule(token=holders, epoch=small, step=st.integers(-2, 3), body=st.binary(max_size=5))
@@ -238,10 +247,14 @@ class Scripts(BothSides, RuleBasedStateMachine):
 
     @rule(name=tokens)
     def somebody_claims(self, name):
-        self.client.hset(KEYS["claims"], name, "{}")
-        self.twin.data.claims = {name: "{}"}
-        for other in {field.decode() for field in self.client.hkeys(KEYS["claims"])} - {name}:
-            self.client.hdel(KEYS["claims"], other)
+        epoch = self.twin.data.lease.get("epoch", "0")
+        self._same("claim_put", name, epoch, "{}")
+
+    @rule(name=tokens, epoch=small)
+    def somebody_claims_or_withdraws_late(self, name, epoch):
+        claim = "{}" if epoch % 2 else ""
+        reply = self._same("claim_put", name, self._pick(self.epochs, epoch), claim)
+        assert claim or reply == ["OK"]
 
     # -- what happens to servers -----------------------------------------------------------------
 

@@ -128,6 +128,13 @@ class RedisServer:
         self.start()
 
 
+def in_step(client: redis.Redis) -> int:
+    """Replicas that are online and have confirmed something, as the scripts count them."""
+    lines = client.info("replication")
+    rows = [lines[f"slave{at}"] for at in range(lines["connected_slaves"])]
+    return sum(row["state"] == "online" and row["offset"] > 0 for row in rows)
+
+
 @contextmanager
 def running(kind: str, directory: Path, **options: str) -> Iterator[RedisServer]:
     """A server for the length of a `with` block."""

@@ -1,0 +1,239 @@
+"""WAIT: acquire, renew and publish count only when enough replicas have them (cluster.md section 2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from narwhal.errors import StoreUnreachable
+from narwhal.model.handoff import EntryKind, LogPosition
+from narwhal.model.lease import Acquired, LeaseState, OwnerMeta, Published, Renewed, TopIs
+from narwhal.ports import AcquireRequest, AppendRequest, PublishRequest, RenewRequest
+from narwhal.store.quorum import Quorum
+
+A = OwnerMeta("a", "http://a:1")
+S = 5.0
+FAST = 0.3
+
+
+@pytest.fixture
+def quorum():
+    return Quorum()
+
+
+@pytest.fixture
+def play(backend, quorum):
+    """As the suite's, with a quorum that outlives a scenario: one router that connects again."""
+
+    async def run(scenario):
+        stores = backend.open(quorum)
+        try:
+            return await scenario(stores)
+        finally:
+            await stores.aclose()
+
+    return lambda scenario: asyncio.run(run(scenario))
+
+
+@pytest.fixture
+def replica(backend):
+    with backend.replica() as one:
+        yield one
+
+
+async def request(s, token="ta"):
+    """What a candidate sends that has watched long enough."""
+    await s.lease.claim("n-" + token, floor=0, ttl_ms=5000, timeout_s=S)
+    view = await s.lease.peek(timeout_s=S)
+    return AcquireRequest(token, A, view.version, str(view.inc), 0, 5000)
+
+
+async def own(s, token="ta"):
+    return await s.lease.acquire(await request(s, token), timeout_s=S)
+
+
+async def renew(s, taken, seq, timeout_s=S):
+    return await s.lease.renew(RenewRequest("ta", A, taken.epoch, seq, taken.life, 5000), timeout_s=timeout_s)
+
+
+def snapshot(taken, seq):
+    return PublishRequest("ta", taken.epoch, seq, LogPosition(taken.epoch, 1), b"{}")
+
+
+async def unconfirmed(call):
+    with pytest.raises(StoreUnreachable, match="of 1 replicas confirmed") as caught:
+        await call
+    assert caught.value.kind == "NOREPLICAS"
+
+
+def test_a_server_without_replicas_confirms_its_own_writes(play, quorum):
+    async def scenario(s):
+        taken = await own(s)
+        return taken, await renew(s, taken, 1), await s.handoff.publish(snapshot(taken, 1), timeout_s=S)
+
+    taken, renewed, published = play(scenario)
+    assert [type(reply) for reply in (taken, renewed, published)] == [Acquired, Renewed, Published]
+    assert (taken.replicas, renewed.replicas, quorum.needed) == (0, 0, 0)
+
+
+def test_a_replica_in_step_confirms_every_write(play, replica, quorum):
+    async def scenario(s):
+        taken = await own(s)
+        return taken, await renew(s, taken, 1), await s.handoff.publish(snapshot(taken, 1), timeout_s=S)
+
+    taken, renewed, published = play(scenario)
+    assert [type(reply) for reply in (taken, renewed, published)] == [Acquired, Renewed, Published]
+    assert (taken.replicas, renewed.replicas, quorum.needed) == (1, 1, 1)
+
+
+def test_what_no_replica_confirms_has_no_answer_though_it_happened(play, replica):
+    async def scenario(s):
+        asked = await request(s)
+        replica.freeze()
+        await unconfirmed(s.lease.acquire(asked, timeout_s=FAST))
+        view = await s.lease.peek(timeout_s=S)
+        await unconfirmed(s.lease.acquire(asked, timeout_s=FAST))
+        replica.thaw()
+        return view, await s.lease.acquire(asked, timeout_s=S)
+
+    view, again = play(scenario)
+    assert (view.state, view.version.token) == (LeaseState.HELD, "ta")
+    assert again.again
+
+
+def test_a_repeated_acquire_on_a_new_connection_is_confirmed_anew(play, replica):
+    """AGAIN writes nothing, but what it tells of may still be on the master alone."""
+
+    async def first(s):
+        asked = await request(s)
+        replica.freeze()
+        await unconfirmed(s.lease.acquire(asked, timeout_s=FAST))
+        return asked
+
+    asked = play(first)
+    play(lambda s: unconfirmed(s.lease.acquire(asked, timeout_s=FAST)))
+    replica.thaw()
+    assert play(lambda s: s.lease.acquire(asked, timeout_s=S)).again
+
+
+def test_an_unconfirmed_renewal_and_snapshot_have_no_answer(play, replica):
+    async def scenario(s):
+        taken = await own(s)
+        replica.freeze()
+        await unconfirmed(renew(s, taken, 1, FAST))
+        await unconfirmed(s.handoff.publish(snapshot(taken, 1), timeout_s=FAST))
+        replica.thaw()
+        return await renew(s, taken, 2), await s.handoff.publish(snapshot(taken, 2), timeout_s=S)
+
+    assert [type(reply) for reply in play(scenario)] == [Renewed, Published]
+
+
+def test_a_log_entry_waits_for_replicas_only_if_asked_to(play, replica):
+    async def scenario(s):
+        taken = await own(s)
+        replica.freeze()
+        at = LogPosition(taken.epoch, 2)
+        durable = AppendRequest("ta", at, EntryKind.DELTA, {"x": 1}, confirmed=True)
+        await unconfirmed(s.handoff.append(durable, timeout_s=FAST))
+        await unconfirmed(s.handoff.append(durable, timeout_s=FAST))
+        after = LogPosition(taken.epoch, 3)
+        plain = await s.handoff.append(AppendRequest("ta", after, EntryKind.DELTA, {"x": 2}), timeout_s=S)
+        replica.thaw()
+        return at, plain, await s.handoff.append(durable, timeout_s=S)
+
+    at, plain, again = play(scenario)
+    assert plain.id == f"{at.epoch}-3"
+    assert again == TopIs(f"{at.epoch}-3"), "a repeated entry was answered, and confirmed with that"
+
+
+def test_losing_is_answered_without_waiting_for_anybody(play, replica):
+    async def scenario(s):
+        taken = await own(s)
+        stale = await request(s, "tb")
+        await renew(s, taken, 1)
+        replica.freeze()
+        return await s.lease.acquire(stale, timeout_s=FAST), await renew(s, taken, 1, FAST)
+
+    held, stale = play(scenario)
+    assert (held.owner, type(stale).__name__) == ("a", "Stale")
+
+
+def test_a_master_that_lost_its_replica_does_not_count_to_zero(play, replica, quorum):
+    """Sticky N: an isolated master must not confirm by itself what its replicas never got."""
+
+    async def scenario(s):
+        taken = await own(s)
+        replica.leave()
+        await unconfirmed(renew(s, taken, 1, FAST))
+        await unconfirmed(s.handoff.publish(snapshot(taken, 1), timeout_s=FAST))
+
+    play(scenario)
+    assert quorum.needed == 1
+
+
+def test_the_stored_count_binds_a_router_that_never_saw_the_replica(play, replica, backend):
+    play(own)
+    replica.leave()
+
+    async def scenario():
+        stranger = backend.open(Quorum())
+        try:
+            await unconfirmed(own(stranger, "tb"))
+            return await stranger.lease.peek(timeout_s=S)
+        finally:
+            await stranger.aclose()
+
+    view = asyncio.run(scenario())
+    assert (view.version.token, view.replicas, view.connected_replicas) == ("tb", 1, 0)
+
+
+def test_what_a_router_saw_binds_it_where_the_store_forgot(play, replica, backend):
+    play(own)
+    replica.leave()
+    backend.flush()
+    play(lambda s: unconfirmed(own(s, "tb")))
+    assert play(lambda s: s.lease.peek(timeout_s=S)).replicas == 1
+
+
+def test_only_a_deposition_lowers_the_count(play, replica, quorum):
+    async def scenario(s):
+        taken = await own(s)
+        replica.leave()
+        await unconfirmed(renew(s, taken, 1, FAST))
+        view = await s.lease.peek(timeout_s=S)
+        assert await s.lease.depose(view.version, reason="the replica is gone for good", timeout_s=S)
+        assert quorum.needed == 1
+        view = await s.lease.peek(timeout_s=S)
+        return view, await s.lease.acquire(await request(s, "tb"), timeout_s=S)
+
+    view, taken = play(scenario)
+    assert (view.replicas, view.deposed) == (0, True)
+    assert (taken.replicas, quorum.needed) == (0, 0)
+
+
+def test_min_replicas_decides_alone(backend, replica):
+    async def scenario(fixed):
+        stores = backend.open(Quorum(fixed))
+        try:
+            return await own(stores, f"t{fixed}")
+        finally:
+            await stores.aclose()
+
+    assert isinstance(asyncio.run(scenario(1)), Acquired)
+    replica.freeze()
+    assert isinstance(asyncio.run(scenario(0)), Acquired)
+    replica.thaw()
+    with pytest.raises(StoreUnreachable, match="1 of 2 replicas confirmed"):
+        asyncio.run(scenario(2))
+
+
+def test_a_majority_is_enough_only_beside_sentinels():
+    quorum = Quorum()
+    needed = {}
+    for replicas in (1, 2, 3, 5, 4):
+        quorum.saw(replicas)
+        for quorum.guarded in (False, True):
+            needed[replicas, quorum.guarded] = quorum.needed
+    assert [needed[replicas, False] for replicas in (1, 2, 3, 5, 4)] == [1, 2, 3, 5, 5]
+    assert [needed[replicas, True] for replicas in (1, 2, 3, 5, 4)] == [1, 1, 2, 3, 3]
