@@ -13,7 +13,7 @@ from narwhal.clock import Clock
 from narwhal.cluster.flush import TotalsFlusher
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.history import History
-from narwhal.cluster.lease_loop import KeeperLinks, LeaseKeeper
+from narwhal.cluster.lease_loop import KeeperLinks, LeaseKeeper, no_warden
 from narwhal.cluster.member import Crew, Member
 from narwhal.cluster.mirror import Mirror
 from narwhal.cluster.publisher import Blocking, Publisher, PublisherPorts
@@ -50,7 +50,8 @@ class Stores:
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the process lends. `draw`: a fresh 128-bit text; `jitter`: a number in [0, 1); `tell`: takes an
-    effect on the keeper's thread and brings it to `Member.take` on the main loop. `election`: the lease
+    effect on the keeper's thread and brings it to `Member.take` on the main loop; `tell_token`: takes token
+    and floor of an acquire before it is sent, on the keeper's thread. `election`: the lease
     machine to run; tests that break a rule on purpose hand in theirs."""
 
     clock: Clock
@@ -60,6 +61,7 @@ class Surroundings:
     blocking: Blocking
     tell: Callable[[Effect | LeaseSight], None]
     election: type[Election] = Election
+    tell_token: Callable[[str, int], None] = no_warden
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,13 @@ def assemble(
     clock, meta = surroundings.clock, settings.meta
     gate, pulse = LeasedGate(clock, meta.router_id), Pulse(clock)
     links = KeeperLinks(
-        clock, meta, surroundings.tell, lambda: pulse.at, draw=surroundings.draw, jitter=surroundings.jitter
+        clock,
+        meta,
+        surroundings.tell,
+        lambda: pulse.at,
+        draw=surroundings.draw,
+        jitter=surroundings.jitter,
+        tell_token=surroundings.tell_token,
     )
     file = SavedFile(stores.checkpoint, boot_id=settings.identity.boot_id, clock=clock)
     election = ElectionSettings(meta.router_id, settings.timings, settings.prefer_standby)

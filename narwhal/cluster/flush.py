@@ -31,7 +31,7 @@ class TotalsFlusher:
         self._totals = totals
         self._clock = clock
         self._counted = asyncio.Event()
-        totals.on_change = self._counted.set
+        totals.watchers.append(self._counted.set)
         self.failures = 0
         self.confirmed = Counters()
         """The sum over all runs as the store last told it."""

@@ -57,12 +57,18 @@ class Standing:
     ready_to_take: bool = True
 
 
+def no_warden(token: str, floor: int) -> None:
+    """Nobody would release it."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeeperLinks:
     """What the keeper is given besides machine, store and gate.
 
     `tell` takes every effect and, when it changed, the new sight. `heartbeat` is the time (`clock.now`) of
     the main loop's last tick. `draw` gives a fresh 128-bit text and `jitter` a number in [0, 1).
+    `tell_token` takes the token of an acquire, and the highest epoch known, before it is sent: the warden
+    has to release it if this process ends before it knows of the grant.
     """
 
     clock: Clock
@@ -71,6 +77,7 @@ class KeeperLinks:
     heartbeat: Callable[[], float]
     draw: Callable[[], str]
     jitter: Callable[[], float]
+    tell_token: Callable[[str, int], None] = no_warden
 
 
 class LeaseKeeper:
@@ -257,6 +264,7 @@ class LeaseKeeper:
             case Claim(nonce, floor, marker_ttl_ms):
                 return await self._store.claim(nonce, floor=floor, ttl_ms=marker_ttl_ms, timeout_s=timeout_s)
             case Acquire(token, expected, inc, floor):
+                self._links.tell_token(token, floor)
                 acquire = AcquireRequest(token, meta, expected, inc=inc, floor=floor, ttl_ms=ttl_ms)
                 return await self._store.acquire(acquire, timeout_s=timeout_s)
             case Renew(token, epoch, seq, life):

@@ -194,6 +194,13 @@ OPTIONS: Final = (
         default_words="off",
         needs_store=True,
     ),
+    Option(
+        "no-warden",
+        "flag",
+        False,
+        "With --redis-url: no parent process that gives the lease back and flushes the counters of a router "
+        "that was killed.",
+    ),
 )
 
 BY_KEY: Final = {option.key: option for option in OPTIONS}

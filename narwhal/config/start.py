@@ -115,6 +115,7 @@ def _effective(given: GivenOptions, fleet: FleetConfig, *, secrets: Mapping[str,
         timings=given.timings,
         standby_takeover_after=given.value("standby_takeover_after"),
         failsafe=_listed(given.value("failsafe")),
+        no_warden=given.value("no_warden"),
     )
 
 

@@ -213,3 +213,4 @@ class ServeOptions:
     standby_takeover_after: int
     failsafe: tuple[str, ...]
     control_key: str = field(repr=False)
+    no_warden: bool

@@ -7,7 +7,7 @@ over runs; the run `base` holds what was folded in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 
 from narwhal.errors import InvariantViolation
@@ -25,8 +25,8 @@ class Totals:
         self._others: dict[str, Counters] = {}
         self.version = 0
         """Grows with every change of the own counters: a flusher compares it with what it sent."""
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after every change of the own counters; it must be quick."""
+        self.watchers: list[Callable[[], None]] = []
+        """Called in turn after every change of the own counters; each must be quick."""
 
     def finished(self, outcome: Outcome) -> None:
         """Counts one request, once: its outcome and `offered` together."""
@@ -41,12 +41,18 @@ class Totals:
 
     def _changed(self) -> None:
         self.version += 1
-        self.on_change()
+        for watcher in self.watchers:
+            watcher()
 
     @property
     def own(self) -> Counters:
         """What this run counted itself."""
         return Counters(**self._own)
+
+    @property
+    def own_counts(self) -> Iterable[int]:
+        """The same in the order of the fields of `Counters`, for whoever is told after every request."""
+        return self._own.values()
 
     def vector(self) -> Mapping[str, Counters]:
         """Run to its absolute counters, for a flush."""

@@ -7,4 +7,6 @@
 | listener | the listening socket and the HTTP server on it |
 | limits | file descriptors |
 | keeper_thread | the lease keeper's own thread and loop |
+| warden/ | the parent that outlives the router, and what the router tells it |
+| exit_status | what the statuses of `narwhal-serve` are |
 """

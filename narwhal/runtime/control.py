@@ -118,6 +118,7 @@ class ControlParts:
     recorder: Recorder
     clock: Clock
     config_digest: str
+    tell_token: Callable[[str, int], None]
 
 
 class Stamped:
@@ -202,6 +203,7 @@ class ClusterControl:
             jitter=random.random,
             blocking=in_thread,
             tell=self._tell,
+            tell_token=parts.tell_token,
         )
         self._membership = assemble(
             _member_settings(parts), stores, owned=parts.owned, surroundings=surroundings

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import uvloop
@@ -27,11 +27,13 @@ from narwhal.config.start import Start, with_address
 from narwhal.errors import ConfigError, SavedStateError, StoreProtocolError
 from narwhal.model.engine import EngineProfile
 from narwhal.model.settings import ServeOptions, StoreAddress
+from narwhal.runtime.exit_status import CLEAN, CRASHED, WRONG_STATE, WRONG_USE
 from narwhal.runtime.limits import open_files_warning, raise_open_files
 from narwhal.runtime.listener import HttpServer, bind
 from narwhal.runtime.router import Router, Setting
+from narwhal.runtime.warden.supervisor import ServiceManager, Supervisor
 from narwhal.store.checkpoint import FileCheckpoint
-from narwhal.telemetry import logs, sd_notify
+from narwhal.telemetry import logs
 from narwhal.telemetry.journal import Journal
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.provenance import provenance
@@ -42,8 +44,6 @@ _summary = logging.getLogger("narwhal.start")
 
 CUT_S = 1.0
 """Requests that are cut get this long to close their accounts."""
-CLEAN, CRASHED, WRONG_USE, WRONG_STATE = 0, 1, 2, 3
-"""Exit statuses."""
 
 LINGER_S = 0.5
 """A load balancer learns of a change of owner at its next check. What it sends here until then gets an
@@ -61,8 +61,12 @@ class Prepared:
     run: str
 
 
-def serve(start: Start, env: Mapping[str, str]) -> int:
-    """Runs one router to its end: the exit status. Raises ConfigError or SavedStateError before it serves."""
+def serve(start: Start, env: Mapping[str, str], *, supervisor: Supervisor | None = None) -> int:
+    """Runs one router to its end: the exit status. Raises ConfigError or SavedStateError before it serves.
+
+    `supervisor`: the warden that runs it; None: nobody but perhaps a service manager.
+    """
+    supervisor = supervisor or ServiceManager(env)
     logs.configure(start.options.log_level, start.options.log_format)
     for warning in (*start.warnings, *_host_warnings(start)):
         log.warning("%s", warning)
@@ -83,9 +87,14 @@ def serve(start: Start, env: Mapping[str, str]) -> int:
             recorder=JournalRecorder(prepared.journal, metrics, clock=clock),
             metrics=metrics,
             clock=clock,
+            supervisor=supervisor,
         )
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_life(setting, prepared, env=env))
+        supervisor.name(prepared.options.router_id, prepared.run)
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(_life(setting, prepared))
+        finally:
+            supervisor.rest()
 
 
 def status_of(error: BaseException) -> int:
@@ -142,8 +151,9 @@ class Signals:
         self._loop = asyncio.get_running_loop()
         self._first_at = 0.0
 
-    def install(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+    def install(self, orders: Iterable[signal.Signals]) -> None:
+        """`orders`: the signals that mean the end."""
+        for number in orders:
             self._loop.add_signal_handler(number, self._end)
         self._loop.add_signal_handler(signal.SIGHUP, self._reopen)
 
@@ -160,9 +170,10 @@ class Signals:
         self._log_file.reopen()
 
 
-async def _life(setting: Setting, prepared: Prepared, *, env: Mapping[str, str]) -> int:
-    signals = Signals(prepared.journal)
-    signals.install()
+async def _life(setting: Setting, prepared: Prepared) -> int:
+    signals, supervisor = Signals(prepared.journal), setting.supervisor
+    signals.install(supervisor.orders)
+    supervisor.watch(asyncio.get_running_loop(), ended=signals.stop.set)
     router = Router(setting)
     server = HttpServer(router.app, prepared.listener)
     await server.start()
@@ -170,12 +181,12 @@ async def _life(setting: Setting, prepared: Prepared, *, env: Mapping[str, str])
     _summary.info("%s", summary(setting))
     gc.collect()
     gc.freeze()
-    sd_notify.notify(sd_notify.READY, env)
+    supervisor.ready()
     work = asyncio.create_task(router.run(), name="router")
     stopped = asyncio.create_task(signals.stop.wait(), name="stop")
     await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
-    sd_notify.notify(sd_notify.STOPPING, env)
+    supervisor.stopping()
     await _end(router, server, signals=signals, work=work, graceful_s=prepared.options.graceful_timeout_s)
     return _ended(work)
 

@@ -37,6 +37,7 @@ from narwhal.policy.totals import Totals
 from narwhal.ports import Checkpoint, ControlGate
 from narwhal.runtime.control import ClusterControl, Control, ControlParts, LocalControl, first_failure
 from narwhal.runtime.host import boot_id
+from narwhal.runtime.warden.supervisor import Supervisor
 from narwhal.serving.attempt import Attempt
 from narwhal.serving.control import ControlCheck
 from narwhal.serving.doors import Doors
@@ -65,6 +66,7 @@ class Setting:
     recorder: JournalRecorder
     metrics: RouterMetrics
     clock: Clock
+    supervisor: Supervisor
 
 
 class Router:
@@ -75,6 +77,7 @@ class Router:
         self._setting = setting
         self.fleet = Fleet(config, setting.profiles)
         self.totals = Totals(setting.run)
+        setting.supervisor.follow(self.totals)
         self.monitoring = Monitoring(
             limit=config.controller.monitor_failure_limit, stages=(TelemetryStage.name, HandoffStage.name)
         )
@@ -141,6 +144,7 @@ class Router:
             recorder=setting.recorder,
             clock=setting.clock,
             config_digest=setting.config.digest,
+            tell_token=setting.supervisor.tell,
         )
         store = setting.options.store
         return LocalControl(parts) if store is None else ClusterControl(parts, store)

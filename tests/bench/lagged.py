@@ -34,10 +34,11 @@ def main() -> None:
         loop = new_loop()
         if threading.current_thread() is threading.main_thread():
             watch(loop, late)
+            # Here and not at the start: the warden's process ends too, and has no loop to tell of.
+            atexit.register(lambda: out.write_text(json.dumps(late)))
         return loop
 
     uvloop.new_event_loop = watched_loop
-    atexit.register(lambda: out.write_text(json.dumps(late)))
     from narwhal.cli.serve import main as serve
 
     serve()

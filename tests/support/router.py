@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import urllib.error
@@ -17,6 +18,8 @@ import psutil
 from tests.support.engines import RemoteEngine, call
 from tests.support.processes import LIVENESS_S, Process, eventually, python
 
+LISTENS = re.compile(r" listens on .*\(pid (\d+)\)")
+"""What a router says once, at its start."""
 IN_FLIGHT = ("inflight", "queued")
 
 
@@ -60,6 +63,12 @@ class Router:
         except urllib.error.HTTPError as error:
             return json.loads(error.read())
 
+    @property
+    def pid(self) -> int:
+        """Of the process that routes. With a store that is a child: `process` is its warden then."""
+        (said,) = (match for line in self.process.lines if (match := LISTENS.search(line)))
+        return int(said[1])
+
     def ready(self) -> bool:
         try:
             return bool(self.get("/ready")["status"] == "ready")
@@ -81,10 +90,10 @@ class Router:
         eventually(self.idle, within_s=within_s, what=f"{self.url} idle")
 
     def memory_bytes(self) -> int:
-        return int(psutil.Process(self.process.pid).memory_info().rss)
+        return int(psutil.Process(self.pid).memory_info().rss)
 
     def descriptors(self) -> int:
-        return int(psutil.Process(self.process.pid).num_fds())
+        return int(psutil.Process(self.pid).num_fds())
 
     def tasks(self) -> int:
         """Unfinished asyncio tasks; the router was started by `tests.support.counted_router`."""

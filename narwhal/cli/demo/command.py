@@ -24,7 +24,8 @@ INTERRUPTED: Final = 130
 WIDTH: Final = 100
 HELD: Final = """\
 Every promise held: one owner at a time, epochs only grew, no request failed, nothing was counted twice.
-A killed router is noticed by its silence, which takes 4 to 5.3 s; a clean switch hands over at once."""
+The warden of a killed router gives the lease back and flushes its counters; only a lost host has to be
+noticed by its silence, which takes 4 to 5.3 s."""
 
 
 def main(argv: Sequence[str] | None = None, *, extras: Callable[[], str] = installed) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import httpx
 
 ENGINES: Final = 4
 _PR_SET_PDEATHSIG: Final = 1
+_LISTENS: Final = re.compile(r" listens on .*\(pid (\d+)\)")
 
 
 class StartFailed(Exception):
@@ -54,7 +56,9 @@ class Machine:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        self.send(signal.SIGKILL)
+        """With its children: it leads a session of its own."""
+        if self.running:
+            os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> int | None:
         """Exit status, None when it still runs after that time."""
@@ -86,9 +90,9 @@ class Site:
         return self.start(name, sys.executable, "-m", "narwhal.cli", *words)
 
     def close(self) -> None:
-        for machine in self.machines:
+        """The latest first: a router gives its lease back to a store that is still there."""
+        for machine in reversed(self.machines):
             machine.send(signal.SIGTERM)
-        for machine in self.machines:
             if machine.wait(2.0) is None:
                 machine.kill()
                 machine.wait(2.0)
@@ -163,22 +167,17 @@ class Router:
         self.url = f"http://127.0.0.1:{self.port}"
         self._site = site
         self._words = [
+            f"--router-id={name}",
             f"--fleet={fleet}",
             f"--port={self.port}",
             f"--redis-url=redis://127.0.0.1:{redis_port}",
             f"--state-path={site.folder / name / 'state.json'}",
         ]
         self.machine: Machine | None = None
-        self._lives = 0
 
     async def start(self) -> None:
-        """Until it answers HTTP (as owner or standby). Raises StartFailed.
-
-        Each life has a router ID of its own: that of a killed process stays taken for 15 s.
-        """
-        self._lives += 1
-        identity = f"--router-id={self.name}-{self._lives}"
-        self.machine = machine = self._site.narwhal(self.name, "serve", identity, *self._words)
+        """Until it answers HTTP (as owner or standby). Raises StartFailed."""
+        self.machine = machine = self._site.narwhal(self.name, "serve", *self._words)
         async with httpx.AsyncClient(trust_env=False) as client:
             for _ in range(1000):
                 try:
@@ -190,6 +189,18 @@ class Router:
                 await asyncio.sleep(0.02)
         raise machine.failed("did not start")
 
-    def signal(self, number: signal.Signals) -> None:
+    def terminate(self) -> None:
         if self.machine is not None:
-            os.kill(self.machine.pid, number)
+            self.machine.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL for the process that routes: the machine itself is its warden."""
+        if self.machine is not None:
+            os.kill(self._pid_of(self.machine), signal.SIGKILL)
+
+    def _pid_of(self, machine: Machine) -> int:
+        """As the latest life of the router said it in its log. Raises StartFailed."""
+        said = _LISTENS.findall(machine.log.read_text(errors="replace"))
+        if not said:
+            raise machine.failed("did not say that it listens")
+        return int(said[-1])

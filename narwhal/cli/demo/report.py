@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Final
 
 from rich.table import Table
 
 from narwhal.cli.demo.story import Act, Outcome
-
-FLUSH_S: Final = 0.1
-"""A killed router may lose from the totals what finished within this time before the kill."""
 
 
 def table(outcome: Outcome) -> Table:
@@ -65,21 +61,13 @@ def broken_promises(outcome: Outcome) -> Iterator[str]:
 
 
 def _false_counters(outcome: Outcome) -> Iterator[str]:
-    killed, _ = outcome.acts
     standings = [side[0] for act in outcome.acts for side in (act.before, act.after)] + [outcome.last]
-    # Between a kill and the first look at the successor the last unflushed moment may be missing.
     for one, two in itertools.pairwise(standings):
-        lost = _finished_within(outcome, killed.at) if one is killed.before[0] else 0
         for name, value in one.counters.items():
-            if two.counters[name] < value - lost:
+            if two.counters[name] < value:
                 yield f"the counter {name} went back from {value} to {two.counters[name]}"
     served, known = outcome.last.counters["served"], len(outcome.tally.completed)
     if served > known:
         yield f"the routers counted {served} served requests, the clients {known}"
-    if served < known - _finished_within(outcome, killed.at):
+    if served < known:
         yield f"{known - served} served requests are missing from the totals"
-
-
-def _finished_within(outcome: Outcome, kill: float) -> int:
-    """Requests that ended, by the clients' clock, shortly enough before the kill to be lost from totals."""
-    return sum(1 for moment in outcome.tally.completed if kill - FLUSH_S <= moment <= kill + FLUSH_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,22 +74,24 @@ class Story:
             self.say(f"router {owner.name} owns the fleet; 8 openai clients begin to stream chats")
             async with Traffic([router.url for router in self.routers]) as traffic:
                 await traffic.completions(BETWEEN)
-                killed = await self._change(owner, signal.SIGKILL, watch=watch, traffic=traffic)
+                killed = await self._change(owner, "kill -9", watch=watch, traffic=traffic)
                 await owner.start()
                 self.say(f"router {owner.name} is back, as standby")
                 owner = self._other(owner)
                 await asyncio.sleep(1.0)
-                switched = await self._change(owner, signal.SIGTERM, watch=watch, traffic=traffic)
+                switched = await self._change(owner, "clean switch", watch=watch, traffic=traffic)
                 await traffic.stop()
                 tally = traffic.tally
             last = await self._settled(self._other(owner))
             return Outcome((killed, switched), tally, last, watch.overlaps())
 
-    async def _change(self, owner: Router, how: signal.Signals, *, watch: Watch, traffic: Traffic) -> Act:
-        name = "kill -9" if how is signal.SIGKILL else "clean switch"
+    async def _change(self, owner: Router, name: str, *, watch: Watch, traffic: Traffic) -> Act:
         before = (await Standing.of(owner), traffic.tally.copy())
         at = time.monotonic()
-        owner.signal(how)
+        if name == "kill -9":
+            owner.kill()
+        else:
+            owner.terminate()
         self.say(f"{name}: router {owner.name} ends")
         successor, moment = await watch.ready([self._other(owner)], at, timeout_s=20)
         self.say(f"router {successor.name} is ready after {moment - at:.2f} s")

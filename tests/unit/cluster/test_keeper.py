@@ -12,11 +12,12 @@ from narwhal.cluster.lease_loop import KeeperLinks, LeaseKeeper, Standing
 from narwhal.errors import StoreProtocolError, StoreUnreachable
 from narwhal.model.control import RouterState
 from narwhal.model.leadership import LeaseSight, Remembered
-from narwhal.model.lease import LeaseView, OwnerMeta
+from narwhal.model.lease import AcquireReply, LeaseView, OwnerMeta
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.candidacy import ElectionSettings
 from narwhal.policy.election import Election
 from narwhal.policy.intents import Extended, Fenced, Granted, Released
+from narwhal.ports import AcquireRequest
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryRunner, MemoryServer
 from tests.support.virtual_time import StrandClock, VirtualLoop
@@ -25,19 +26,24 @@ from tests.support.virtual_time import StrandClock, VirtualLoop
 class Unwilling(ScriptLeaseStore):
     """A store that raises what the test sets, and notes when it was asked."""
 
-    __slots__ = ("asked", "clock", "error")
+    __slots__ = ("asked", "clock", "error", "sent")
 
     def __init__(self, server: MemoryServer, clock: StrandClock) -> None:
         super().__init__(MemoryRunner(server), "c")
         self.clock = clock
         self.error: Exception | None = None
         self.asked: list[float] = []
+        self.sent: Callable[[AcquireRequest], None] = lambda request: None
 
     async def peek(self, *, timeout_s: float) -> LeaseView:
         self.asked.append(self.clock.now())
         if self.error:
             raise self.error
         return await super().peek(timeout_s=timeout_s)
+
+    async def acquire(self, request: AcquireRequest, *, timeout_s: float) -> AcquireReply:
+        self.sent(request)
+        return await super().acquire(request, timeout_s=timeout_s)
 
     async def renew(self, request: Any, *, timeout_s: float) -> Any:
         self.asked.append(self.clock.now())
@@ -56,6 +62,7 @@ class Room:
         self.gate = LeasedGate(self.clock, "r0")
         self.told: list[Any] = []
         self.beats: Callable[[], float] = self.clock.now
+        self.tell_token: Callable[[str, int], None] = lambda token, floor: None
         self._drawn = 0
         machine = Election(ElectionSettings("r0", LeaseTimings()), Remembered(), now=self.clock.now())
         links = KeeperLinks(
@@ -65,6 +72,7 @@ class Room:
             lambda: self.beats(),
             draw=self._draw,
             jitter=lambda: 0.0,
+            tell_token=lambda token, floor: self.tell_token(token, floor),
         )
         self.keeper = LeaseKeeper(machine, self.store, gate=self.gate, links=links)
         self.keeper.standing = Standing(may_compete=True)
@@ -222,3 +230,14 @@ def test_the_sight_names_the_owner_without_its_token() -> None:
         assert (sight.record, sight.ttl_s, sight.ttl_ms_max) == ("held", 5.0, 5000)
 
     room.play(script)
+
+
+def test_a_token_is_told_before_its_acquire_is_sent() -> None:
+    """The warden must know it if the process ends between the send and the reply."""
+    room = Room()
+    order: list[str] = []
+    room.tell_token = lambda token, floor: order.append(f"told {token} above {floor}")
+    room.store.sent = lambda request: order.append(f"sent {request.token} above {request.floor}")
+    room.run(8.0)
+    assert len(order) == 2
+    assert order[0].removeprefix("told ") == order[1].removeprefix("sent ")

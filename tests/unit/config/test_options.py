@@ -41,6 +41,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "lease-renew-interval": ("0.9", 0.9),
     "lease-safety-margin": ("0.8", 0.8),
     "failsafe": ("a:1,b:1", "a:1,b:1"),
+    "no-warden": ("on", True),
 }
 
 WRONG: dict[str, tuple[str, ...]] = {
@@ -68,6 +69,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "lease-renew-interval": ("0", "x"),
     "lease-safety-margin": ("0", "-1"),
     "failsafe": ("a:1", "a:1,", "a b,c"),
+    "no-warden": ("maybe",),
 }
 
 ALL_OPTIONS = pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -146,7 +148,7 @@ def test_all_problems_come_in_one_go() -> None:
     ]
 
 
-@pytest.mark.parametrize("flag", ["--control-port", "--no-warden", "--lease", "--standby-max-handoff-age"])
+@pytest.mark.parametrize("flag", ["--control-port", "--lease", "--standby-max-handoff-age"])
 def test_options_of_later_parts_and_abbreviations_are_unknown(flag: str) -> None:
     assert problems_of("--fleet", "f", flag) == [f"unrecognized arguments: {flag}"]
 
