@@ -9,6 +9,7 @@ from typing import Any, cast
 import httptools
 
 from narwhal.engine.exchange import Exchange, Head
+from narwhal.engine.verbatim import Verbatim
 from narwhal.errors import EngineUnreachable, StreamBroken
 
 _HEAD_LIMIT = 65536
@@ -24,9 +25,9 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_between_chunks", "_bodyless", "_bytes_of_head", "_chunk_closed", "_complete", "_delimited",
-        "_drain", "_head", "_headers", "_informational", "_keep_alive", "_on_idle", "_on_lost", "_parser",
-        "_pieces", "exchange", "iid", "reused", "transport",
+        "_bodyless", "_bytes_of_head", "_chunk_closed", "_complete", "_delimited", "_drain", "_head",
+        "_headers", "_informational", "_keep_alive", "_on_idle", "_on_lost", "_parser",
+        "_pieces", "_verbatim", "exchange", "iid", "reused", "transport",
     )  # fmt: skip
 
     def __init__(self, iid: str, on_lost: Callable[[Connection], None]) -> None:
@@ -39,6 +40,8 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
         self._on_idle: Callable[[Connection], None] | None = None
         self._drain: asyncio.TimerHandle | None = None
+        self._verbatim: Verbatim | None = None
+        """Takes the reads in our place now."""
         self._reset()
 
     def _reset(self) -> None:
@@ -50,7 +53,6 @@ class Connection(asyncio.Protocol):
         """Bytes behind the head since the last one of a body: trailers, which the parser keeps."""
         self._informational = False
         self._delimited = False
-        self._between_chunks = False
         self._chunk_closed = False
         self._complete = False
 
@@ -106,7 +108,7 @@ class Connection(asyncio.Protocol):
         exchange = self.exchange
         if exchange is None:
             self.abort()
-        elif not (self._between_chunks and exchange.take_chunk(data)):
+        else:
             self._feed(exchange, data)
 
     def eof_received(self) -> None:
@@ -117,7 +119,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(exc)
         self._stop_drain()
-        self._on_idle = None
+        self._verbatim = self._on_idle = None
         self._parser = None
         self._on_lost(self)
 
@@ -153,7 +155,14 @@ class Connection(asyncio.Protocol):
             exchange.fail(StreamBroken("trailers over 64 KiB", iid=self.iid, kind="too_large"))
         else:
             self._hand_on(exchange)
-            self._between_chunks = self._chunk_closed and not self._complete and data.endswith(b"\r\n")
+            between_chunks = self._chunk_closed and not self._complete and data.endswith(b"\r\n")
+            self._let_pass(exchange.verbatim if between_chunks else None)
+
+    def _let_pass(self, verbatim: Verbatim | None) -> None:
+        """Hands the reads over to `verbatim`, or takes them back."""
+        if verbatim is not self._verbatim and self.transport is not None:
+            self._verbatim = verbatim
+            self.transport.set_protocol(verbatim or self)
 
     def _hand_on(self, exchange: Exchange[Any]) -> None:
         """After the parser has returned, so that no exception of an exchange passes through it."""

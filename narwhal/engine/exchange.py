@@ -16,6 +16,7 @@ from narwhal.ports import EngineCall, EngineReply
 
 if TYPE_CHECKING:
     from narwhal.engine.connection import Connection
+    from narwhal.engine.verbatim import Verbatim
 
 Result = TypeVar("Result")
 
@@ -33,11 +34,12 @@ class Exchange(Generic[Result]):
 
     `started`: a byte of the answer has come. `last_read_at`: loop time of the newest read. `total_due`:
     loop time at which the whole call ends, set by the client, whose waits count too; None without one.
+    `verbatim`: takes the reads from here on as long as the connection stands between two chunks.
     """
 
     __slots__ = (
         "_reused", "bucket", "call", "connection", "done", "head", "last_read_at", "loop", "started",
-        "total_due",
+        "total_due", "verbatim",
     )  # fmt: skip
 
     def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,6 +53,7 @@ class Exchange(Generic[Result]):
         self.last_read_at = loop.time()
         self.total_due = None if call.total_s is None else self.last_read_at + call.total_s
         self.bucket: int | None = None
+        self.verbatim: Verbatim | None = None
 
     def again(self) -> Self:
         """The same exchange before anything has happened, with its total still running."""
@@ -62,10 +65,6 @@ class Exchange(Generic[Result]):
         self.connection = connection
         self._reused = connection.reused
         self.last_read_at = self.loop.time()
-
-    def take_chunk(self, chunk: bytes) -> bool:
-        """A read that began between two chunks. True: taken whole, the parser need not see it."""
-        return False
 
     def on_head(self, head: Head) -> None:
         self.head = head

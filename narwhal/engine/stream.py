@@ -9,20 +9,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from narwhal.engine.events import is_plain
 from narwhal.engine.exchange import Exchange, Head
 from narwhal.engine.feed import EventFeed
 from narwhal.engine.refusal import refusal
 from narwhal.engine.sse import is_event_stream
-from narwhal.engine.template import (
-    KNOWN_TEXTS,
-    LARGEST_CHUNK,
-    ROOM,
-    SIZE_LINES,
-    Template,
-    chunk_head,
-    is_one_string,
-)
+from narwhal.engine.verbatim import Verbatim
 from narwhal.errors import EngineError, EngineTimeout, StreamBroken
 from narwhal.ports import EngineReply, StreamCall, StreamSink
 
@@ -30,18 +21,17 @@ if TYPE_CHECKING:
     from narwhal.engine.connection import Connection
 
 _REFUSAL_LIMIT = 1 << 20
-_LEARN_EVERY = 8
-"""A template that does not match is replaced at most once in so many events."""
-_BLANK = Template()
-"""Fits nothing; shared by all legs that have learned nothing yet."""
+_GLANCES = 16
+"""Looks per time of silence: reads that pass verbatim keep a count, not a time, so silence is noticed up
+to a sixteenth late."""
 
 
 class DecodeLeg(Exchange[None]):
     """Ends at the DONE event. Is the `LegFlow` of its sink."""
 
     __slots__ = (
-        "_feed", "_first_due", "_first_output_s", "_learn_at", "_opened", "_paused", "_refusal",
-        "_remake", "_silence_s", "_template", "_verbatim", "_write_chunk", "passed",
+        "_feed", "_first_due", "_first_output_s", "_opened", "_passed", "_paused", "_refusal", "_remake",
+        "_seen", "_silence_s", "_verbatim",
     )  # fmt: skip
 
     def __init__(
@@ -55,12 +45,10 @@ class DecodeLeg(Exchange[None]):
         self._opened = False
         self._paused = False
         self._refusal = bytearray()
-        self.passed = 0
-        self._write_chunk: Callable[[bytes], None] | None = None
-        self._template = _BLANK
-        self._learn_at = 0
-        self._verbatim = False
-        """The next read may go to `_write_chunk` if it proves to be one plain event."""
+        self._verbatim: Verbatim | None = None
+        """Takes the events that need not come here; None where nothing may pass."""
+        self._passed = self._seen = 0
+        """Of the events that passed, those before the last look. `_passed`: all, once it has ended."""
 
     def again(self) -> Self:
         call, sink, limit = self._remake
@@ -73,39 +61,6 @@ class DecodeLeg(Exchange[None]):
     def attach(self, connection: Connection) -> None:
         super().attach(connection)
         self._first_due = self.last_read_at + self._first_output_s
-
-    def take_chunk(self, chunk: bytes) -> bool:
-        """One plain event that fills one chunk, proved to the byte, goes on without being parsed.
-
-        The hot path of the router: see the counted test before adding anything here.
-        """
-        size = len(chunk)
-        if not self._verbatim or size > LARGEST_CHUNK:
-            return False
-        template = self._template
-        text = (
-            chunk.removeprefix(SIZE_LINES[size]).removeprefix(template.prefix).removesuffix(template.suffix)
-        )
-        if len(text) == ROOM[size] - template.fixed and (text in KNOWN_TEXTS or is_one_string(text)):
-            self.last_read_at = self.loop.time()
-            self.passed += 1
-            self._write_chunk(chunk)  # type: ignore[misc]
-            return True
-        return self._take_unlike(chunk)
-
-    def _take_unlike(self, chunk: bytes) -> bool:
-        """A chunk that the template does not prove: by the general search, and perhaps a new template."""
-        head = chunk_head(chunk)
-        event = chunk[head:-2]
-        if not head or not is_plain(event):
-            return False
-        if self.passed >= self._learn_at:
-            self._template = Template.of(event) or self._template
-            self._learn_at = self.passed + _LEARN_EVERY
-        self.last_read_at = self.loop.time()
-        self.passed += 1
-        self._write_chunk(chunk)  # type: ignore[misc]
-        return True
 
     def on_head(self, head: Head) -> None:
         self.head = head
@@ -125,7 +80,7 @@ class DecodeLeg(Exchange[None]):
             self.fail(error)
         if self._feed.done:
             self._end_well()
-        self._verbatim = self._write_chunk is not None and self._feed.may_pass and not self.done.done()
+        self.verbatim = self._verbatim if self._feed.may_pass and not self.done.done() else None
 
     def on_complete(self) -> None:
         if self.done.done():
@@ -146,8 +101,8 @@ class DecodeLeg(Exchange[None]):
         self._feed.close()
         if not self.may_repeat:
             del self._remake
-        self._write_chunk = None
-        self._verbatim = False
+        self._passed = self.passed
+        self.verbatim = self._verbatim = None
 
     def _end_well(self) -> None:
         if not self.done.done():
@@ -174,8 +129,13 @@ class DecodeLeg(Exchange[None]):
             self.last_read_at = self.loop.time()
             self.connection.resume_reading()
 
+    @property
+    def passed(self) -> int:
+        return self._passed if self._verbatim is None else self._verbatim.passed
+
     def pass_chunks(self, write: Callable[[bytes], None]) -> None:
-        self._write_chunk = write
+        if self.connection is not None:
+            self._verbatim = Verbatim(self.connection, write)
 
     # --- deadlines ---
 
@@ -185,21 +145,26 @@ class DecodeLeg(Exchange[None]):
         if not self._feed.output_seen:
             dues.append(self._first_due)
         if self._silence_s > 0:
-            counting = self._feed.output_seen and not self._paused
-            dues.append((self.last_read_at if counting else self.loop.time()) + self._silence_s)
+            dues.append(self.loop.time() + self._silence_s / _GLANCES)
+            if self._listening:
+                dues.append(self.last_read_at + self._silence_s)
         return min(dues, default=None)
 
     def look(self, now: float) -> float | None:
+        if self.passed != self._seen:
+            self._seen = self.passed
+            self.last_read_at = now
         if not self.done.done():
             if not self._feed.output_seen and now >= self._first_due:
                 self._time_out("first_token", "no first token in time")
-            elif self._silent(now):
+            elif self._listening and now >= self.last_read_at + self._silence_s:
                 self._time_out("silence", f"no data for {self._silence_s} s")
         return super().look(now)
 
-    def _silent(self, now: float) -> bool:
-        waiting = self._feed.output_seen and self._silence_s > 0 and not self._paused
-        return waiting and now >= self.last_read_at + self._silence_s
+    @property
+    def _listening(self) -> bool:
+        """Silence counts now."""
+        return self._feed.output_seen and self._silence_s > 0 and not self._paused
 
     def _time_out(self, kind: str, message: str) -> None:
         self.fail(EngineTimeout(message, iid=self.call.iid, kind=kind))

@@ -1,4 +1,4 @@
-"""Proof by comparison that a chunk is one plain event, at the price of three cuts and one look-up.
+"""Proof by comparison that a chunk is one plain event, at the price of a cut, a join and one look-up.
 
 The events of one stream differ in one JSON string, the generated text. So when an event has been found
 plain, its bytes up to the opening quote of that string and from the closing quote on become a template. A
@@ -15,15 +15,19 @@ _TEXT = re.compile(rb'"(?:text|content|reasoning|reasoning_content)":"((?:[^"\\]
 LARGEST_CHUNK = 4096
 _FRAMING = 2
 """The CRLF behind a chunk's data."""
-_NEVER = 1 << 30
+_FITS_NOTHING = b"-" * (LARGEST_CHUNK + 1)
+"""Longer than any chunk that it is compared with."""
 
 _KNOWN_TEXTS = 16_384
 _KNOWN_TEXT_BYTES = 48
 
 
 def _size_lines() -> list[bytes]:
-    """By the length of a whole chunk: its size line (lower-case hex, as engines write it), or b""."""
-    lines = [b""] * (LARGEST_CHUNK + 1)
+    """By the length of a whole chunk: its size line (lower-case hex, as engines write it).
+
+    No chunk is one byte longer than one with the largest size of so many digits.
+    """
+    lines = [_FITS_NOTHING] * (LARGEST_CHUNK + 1)
     for size in range(1, LARGEST_CHUNK):
         line = b"%x\r\n" % size
         length = len(line) + size + _FRAMING
@@ -33,23 +37,20 @@ def _size_lines() -> list[bytes]:
 
 
 SIZE_LINES = _size_lines()
-ROOM = [length - len(line) if line else -_NEVER for length, line in enumerate(SIZE_LINES)]
-"""By the length of a whole chunk: bytes behind its size line; never reached where there is no such chunk."""
 
 
 class Template:
-    """`prefix` and `suffix` (with the CRLF) of every event like the learned one, `fixed` bytes together.
+    """`prefix` and `suffix` (with the CRLF) of every event like the learned one.
 
-    The hot path compares inline: what is left of a chunk without size line, prefix and suffix must be
-    `ROOM[length] - fixed` bytes long, and `is_one_string`.
+    The hot path (verbatim.py) compares inline: size line, prefix, a text that `is_one_string` and suffix
+    must be the whole chunk.
     """
 
-    __slots__ = ("fixed", "prefix", "suffix")
+    __slots__ = ("prefix", "suffix")
 
-    def __init__(self, prefix: bytes = b"", suffix: bytes = b"") -> None:
+    def __init__(self, prefix: bytes, suffix: bytes) -> None:
         self.prefix = prefix
         self.suffix = suffix
-        self.fixed = len(prefix) + len(suffix) if prefix else _NEVER
 
     @classmethod
     def of(cls, event: bytes) -> Template | None:
@@ -57,6 +58,9 @@ class Template:
         match = _TEXT.search(event)
         return cls(event[: match.start(1)], event[match.end(1) :] + b"\r\n") if match else None
 
+
+BLANK = Template(_FITS_NOTHING, _FITS_NOTHING)
+"""Before anything has been learned."""
 
 KNOWN_TEXTS: set[bytes] = set()
 """Texts that are one JSON string: a model's tokens come again and again. Bounded in number and length."""
@@ -75,5 +79,5 @@ def is_one_string(text: bytes) -> bool:
 
 def chunk_head(chunk: bytes) -> int:
     """Length of the size line if `chunk` is exactly one HTTP/1.1 chunk, else 0."""
-    line = SIZE_LINES[len(chunk)] if len(chunk) <= LARGEST_CHUNK else b""
-    return len(line) if line and chunk.startswith(line) and chunk.endswith(b"\r\n") else 0
+    line = SIZE_LINES[len(chunk)] if len(chunk) <= LARGEST_CHUNK else _FITS_NOTHING
+    return len(line) if chunk.startswith(line) and chunk.endswith(b"\r\n") else 0

@@ -15,9 +15,9 @@ import pytest
 import uvloop
 
 from narwhal.engine.client import LeanClient
-from narwhal.errors import EngineError, EngineUnreachable, StreamBroken
+from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, StreamBroken
 from narwhal.model.engine import EngineSpec
-from tests.contract.test_engine_client import CALL, GOOD, SETTINGS, STREAM, Sink, stream_of
+from tests.contract.test_engine_client import CALL, GOOD, SETTINGS, STREAM, Sink, event, stream_of
 from tests.support.scripted import (
     END,
     HEAD,
@@ -268,6 +268,61 @@ def test_a_finished_leg_leaves_no_cycle() -> None:
             gc.enable()
 
     serve(stream_of(*GOOD), scenario)
+
+
+def dripping(count: int) -> Script:
+    """Plain events one by one, then nothing more."""
+
+    async def script(line: Line) -> None:
+        await line.request()
+        await line.say(HEAD)
+        for number in range(count):
+            await line.say(chunk(event(f" {number}")))
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(30)
+
+    return script
+
+
+def test_silence_behind_events_that_passed_verbatim_ends_the_leg() -> None:
+    """They leave no time of their own: the wheel sees that their number grows, and that it stops."""
+
+    async def scenario(client: LeanClient, engine: ScriptedEngine) -> None:
+        sink = Sink(raw=True)
+        with pytest.raises(EngineTimeout) as caught:
+            await client.stream(replace(STREAM, silence_s=0.3), sink)
+        assert caught.value.kind == "silence"
+        assert sink.flow is not None
+        assert sink.flow.passed + len(sink.kinds) == 12, "none is cut short while events come"
+
+    serve(dripping(12), scenario)
+
+
+def test_events_of_an_https_engine_pass_verbatim_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(TLS / "cert.pem"))
+
+    async def script(line: Line) -> None:
+        await line.request()
+        await line.say(HEAD)
+        for one in GOOD:
+            await line.say(chunk(one))
+            await asyncio.sleep(0.01)
+        await line.say(END)
+        await line.request()
+
+    async def main() -> None:
+        async with scripted_engine(script, tls=context) as engine:
+            client = LeanClient([engine.spec], SETTINGS)
+            sink = Sink(raw=True)
+            await client.stream(STREAM, sink)
+            assert sink.data == b"".join(GOOD)
+            assert sink.flow is not None
+            assert sink.flow.passed == 3
+            await client.aclose()
+
+    uvloop.run(main())
 
 
 def test_https_engines_are_verified_against_the_given_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
