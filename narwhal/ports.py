@@ -16,6 +16,7 @@ from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus
 from narwhal.model.engine import Leg
 from narwhal.model.handoff import CheckpointRecord, EntryKind, LogEntry, LogPosition, StoredHandoff
+from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.lease import (
     AcquireReply,
     AppendReply,
@@ -425,6 +426,18 @@ class Registry(Protocol):
 
         False: that epoch holds the lease no more, nothing was put.
         """
+
+    async def aclose(self) -> None: ...
+
+
+class Peers(Protocol):
+    """Other routers, asked directly. Each call has one loop; None: no answer that can be read in time."""
+
+    async def ready(self, url: str, *, timeout_s: float) -> PeerReady | None:
+        """The router's /ready. It learns who asked."""
+
+    async def pledge(self, url: str, question: PledgeQuestion, *, timeout_s: float) -> PledgeAnswer | None:
+        """Asks a voter not to acquire. `url` is where it takes orders."""
 
     async def aclose(self) -> None: ...
 

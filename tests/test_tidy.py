@@ -41,6 +41,7 @@ LAYERS: dict[str, set[str]] = {
     "clock": {"model", "errors"},
     "engine": {"ports", "clock", "model", "errors"},
     "store": {"ports", "clock", "model", "errors"},
+    "peers": {"ports", "clock", "model", "errors"},
     "telemetry": {"ports", "clock", "model", "errors"},
     # Of policy only the Settings classes: those are in model/settings.py, so nothing of policy is needed.
     "config": {"model", "errors"},

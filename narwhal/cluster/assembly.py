@@ -7,9 +7,10 @@ else on the main loop. `tell` must bring the keeper's effects to `member.take` o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from narwhal.clock import Clock
+from narwhal.cluster.failsafe import AddressBook, Asker, NoPeers, PledgeRounds
 from narwhal.cluster.flush import TotalsFlusher
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.history import History
@@ -33,7 +34,16 @@ from narwhal.policy.election import Election
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.intents import Effect
 from narwhal.policy.totals import Totals
-from narwhal.ports import Checkpoint, HandoffStore, LeaseStore, LogFeed, Recorder, Registry, RouterEntry
+from narwhal.ports import (
+    Checkpoint,
+    HandoffStore,
+    LeaseStore,
+    LogFeed,
+    Peers,
+    Recorder,
+    Registry,
+    RouterEntry,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,8 @@ class Surroundings:
     """What the process lends. `draw`: a fresh 128-bit text; `jitter`: a number in [0, 1); `tell`: takes an
     effect on the keeper's thread and brings it to `Member.take` on the main loop; `tell_token`: takes token
     and floor of an acquire before it is sent, on the keeper's thread. `election`: the lease
-    machine to run; tests that break a rule on purpose hand in theirs."""
+    machine to run; tests that break a rule on purpose hand in theirs. `peers` asks other routers from the
+    main loop, `keeper_peers` from the keeper's."""
 
     clock: Clock
     recorder: Recorder
@@ -62,6 +73,8 @@ class Surroundings:
     tell: Callable[[Effect | LeaseSight], None]
     election: type[Election] = Election
     tell_token: Callable[[str, int], None] = no_warden
+    peers: Peers = field(default_factory=NoPeers)
+    keeper_peers: Peers = field(default_factory=NoPeers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,8 @@ class MemberSettings:
     resume: bool = False
     max_handoff_age_s: float = 30.0
     config_digest: str = ""
+    failsafe: tuple[str, ...] = ()
+    """The voters; empty: fail-safe mode is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +155,24 @@ def _start(
     return StartChecks(rules, ports, file=file, mirror=mirror)
 
 
+def _rounds(settings: MemberSettings, surroundings: Surroundings, *, book: AddressBook) -> PledgeRounds:
+    asker = Asker(
+        settings.meta.router_id,
+        settings.timings.ttl_s,
+        surroundings.keeper_peers,
+        surroundings.clock,
+        surroundings.draw,
+    )
+    return PledgeRounds(asker, settings.failsafe, book=book)
+
+
 def assemble(
     settings: MemberSettings, stores: Stores, *, owned: Owned, surroundings: Surroundings
 ) -> Membership:
     """Reads the checkpoint, opens no connection, starts nothing."""
     clock, meta = surroundings.clock, settings.meta
     gate, pulse = LeasedGate(clock, meta.router_id), Pulse(clock)
+    book = AddressBook(settings.failsafe)
     links = KeeperLinks(
         clock,
         meta,
@@ -154,9 +181,11 @@ def assemble(
         draw=surroundings.draw,
         jitter=surroundings.jitter,
         tell_token=surroundings.tell_token,
+        rounds=_rounds(settings, surroundings, book=book),
     )
     file = SavedFile(stores.checkpoint, boot_id=settings.identity.boot_id, clock=clock)
-    election = ElectionSettings(meta.router_id, settings.timings, settings.prefer_standby)
+    voters = frozenset(settings.failsafe)
+    election = ElectionSettings(meta.router_id, settings.timings, settings.prefer_standby, voters)
     machine = surroundings.election(election, file.remembered, now=clock.now())
     keeper = LeaseKeeper(machine, stores.lease, gate=gate, links=links)
     mirror = Mirror(stores.feed, stores.handoffs, clock=clock, on_entry=nudging(keeper))
@@ -179,6 +208,7 @@ def assemble(
         history=History(surroundings.recorder, router_id=meta.router_id, clock=clock),
         recorder=surroundings.recorder,
     )
+    crew.roster.book, crew.roster.may_own = book, not voters or meta.router_id in voters
     crew.roster.resident = lambda: sum(legs.prefill + legs.decode for legs in owned.fleet.resident().values())
     member = Member(crew, max_age_s=settings.max_handoff_age_s, resume=settings.resume)
     view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=crew.roster, history=crew.history)

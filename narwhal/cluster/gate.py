@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import threading
 from dataclasses import dataclass, replace
@@ -16,7 +15,8 @@ from dataclasses import dataclass, replace
 from narwhal.clock import Clock
 from narwhal.model.control import RouterRole, RouterState, role_of
 from narwhal.model.leadership import LeaseSight
-from narwhal.policy.election import HOLDING
+from narwhal.model.lease import holder_of
+from narwhal.policy.phases import HOLDING
 
 HANDOVER_S = 2.0
 """How long a handover is believed to be under way. How long *one request* waits for its end is its caller's
@@ -26,11 +26,6 @@ STANDBY = "standby"
 STORE_UNAVAILABLE = "lease store unavailable"
 SHUTTING_DOWN = "shutting down"
 RAN_OUT = "the lease ran out on this router's clock"
-
-
-def holder_of(router_id: str, token: str) -> str:
-    """`<router-id>:<first 16 hex of the token's sha256>`: tells ownerships apart, never shows the token."""
-    return f"{router_id}:{hashlib.sha256(token.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,22 +9,26 @@ back through `tell`, which must not block (runtime hands in `call_soon_threadsaf
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_fixed
 
 from narwhal.clock import Clock
+from narwhal.cluster.failsafe import PledgeRounds
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.sight import Lookout, StoreMeter
 from narwhal.errors import InvariantViolation, StoreError, StoreProtocolError
 from narwhal.model.control import OwnerRef, RouterState
+from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta, Stale
 from narwhal.policy.election import Election
 from narwhal.policy.intents import (
     Acquire,
     Alarm,
+    AskPledges,
     Claim,
     Effect,
     Extended,
@@ -33,6 +37,7 @@ from narwhal.policy.intents import (
     Inputs,
     Intent,
     Peek,
+    Pledged,
     Release,
     Released,
     Renew,
@@ -46,6 +51,8 @@ MAIN_SILENT_S = 1.5
 """Renewals stop when the main loop has not ticked for so long."""
 RETRY_S = 0.25
 LONGEST_REST_S = 60.0
+PLEDGE_S = 0.6
+"""An answer after that would come too late for the asker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,8 @@ class KeeperLinks:
     `tell` takes every effect and, when it changed, the new sight. `heartbeat` is the time (`clock.now`) of
     the main loop's last tick. `draw` gives a fresh 128-bit text and `jitter` a number in [0, 1).
     `tell_token` takes the token of an acquire, and the highest epoch known, before it is sent: the warden
-    has to release it if this process ends before it knows of the grant.
+    has to release it if this process ends before it knows of the grant. `rounds` asks the other voters in
+    fail-safe mode.
     """
 
     clock: Clock
@@ -78,6 +86,7 @@ class KeeperLinks:
     draw: Callable[[], str]
     jitter: Callable[[], float]
     tell_token: Callable[[str, int], None] = no_warden
+    rounds: PledgeRounds | None = None
 
 
 class LeaseKeeper:
@@ -122,6 +131,24 @@ class LeaseKeeper:
     def stop(self) -> None:
         """Ends `run`, after giving back what is held."""
         self._post(lambda: self._machine.stop(now=self._clock.now()))
+
+    async def pledge(self, question: PledgeQuestion) -> PledgeAnswer:
+        """A voter's answer, given on the keeper's thread: one that sends acquires promises nothing else.
+
+        Refuses where the keeper does not come to it in time.
+        """
+        told: concurrent.futures.Future[PledgeAnswer] = concurrent.futures.Future()
+
+        def answer() -> None:
+            if told.set_running_or_notify_cancel():
+                told.set_result(self._machine.pledge(question, self._clock.now()))
+
+        self._post(answer)
+        try:
+            async with asyncio.timeout(PLEDGE_S):
+                return await asyncio.wrap_future(told)
+        except TimeoutError:
+            return PledgeAnswer(False, "the lease keeper is busy", question.nonce)
 
     def nudge(self) -> None:
         """The log told of a change of hands: look now."""
@@ -230,13 +257,16 @@ class LeaseKeeper:
         now = self._clock.now()
         self._apply(self._machine.answered(reply, now))
         self._show()
-        return reply is not None and not isinstance(reply, Stale)
+        return reply is not None and not isinstance(reply, Stale | Pledged)
 
     async def _send(self, call: Intent) -> Reply | None:
         before = self._clock.now()
-        if isinstance(call, Renew) and not self._gate.alive(call.token):
+        if isinstance(call, Renew | AskPledges) and not self._gate.alive(call.token):
             self._apply(self._machine.fence(call.token, "fenced on the main loop"))
             return None
+        if isinstance(call, AskPledges):
+            rounds = self._links.rounds
+            return None if rounds is None else await rounds.ask(call, timeout_s=self._timeout(before))
         try:
             reply = await self._dispatch(call, self._timeout(before))
         except StoreError as error:

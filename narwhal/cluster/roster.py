@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
+from narwhal.cluster.failsafe import AddressBook
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.lease_loop import LeaseKeeper
 from narwhal.cluster.mirror import Mirror
@@ -46,6 +47,9 @@ class Roster:
         self.routers: tuple[RouterEntry, ...] = ()
         """Live routers as last read, ourselves included."""
         self.read_at: float | None = None
+        self.book = AddressBook(())
+        self.may_own = True
+        """False: in fail-safe mode, and no voter."""
 
     def admitted(self) -> None:
         """The checks at start are through: this router may compete."""
@@ -55,7 +59,7 @@ class Roster:
     @property
     def ready_to_take(self) -> bool:
         """A standby that has read log and document to their end, even if there was nothing."""
-        return self._mirror.read_at is not None
+        return self.may_own and self._mirror.read_at is not None
 
     def entry(self, now: float) -> RouterEntry:
         """What this router tells of itself. An owner has no mirror and takes nothing over."""
@@ -93,6 +97,7 @@ class Roster:
         await self._registry.announce(entry, timeout_s=CALL_S)
         self.routers = tuple(await self._registry.routers(timeout_s=CALL_S))
         self.read_at = now
+        self.book.learn(self.routers)
         standing = self._keeper.standing
         self._keeper.standing = replace(
             standing, rank=_rank(entry, self.routers), ready_to_take=self.ready_to_take

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from narwhal.cluster.gate import holder_of
 from narwhal.errors import StoreError
 from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.leadership import LeaseSight
-from narwhal.model.lease import LeaseState, LeaseView
-from narwhal.policy.election import HOLDING, Election
+from narwhal.model.lease import LeaseState, LeaseView, holder_of
+from narwhal.policy.election import Election
+from narwhal.policy.phases import HOLDING
 from narwhal.policy.tenure import Tenure
 
 log = logging.getLogger("narwhal.cluster")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +11,11 @@ from narwhal.model.handoff import LOG_START, LogPosition
 
 MAX_EPOCH = 2**52
 """Epochs above this are refused as floors: Lua numbers stay exact below 2^53."""
+
+
+def holder_of(router_id: str, token: str) -> str:
+    """`<router-id>:<first 16 hex of the token's sha256>`: tells ownerships apart, never shows the token."""
+    return f"{router_id}:{hashlib.sha256(token.encode()).hexdigest()[:16]}"
 
 
 class LeaseState(StrEnum):

@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState, LeaseView
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.intents import Acquire, Claim, Inputs, Peek, Rest
+from narwhal.policy.pledge import GOOD_PEEK_S, Pledge, contradiction
 from narwhal.policy.watch import Watch
 
 UNCONFIRMED_S = 0.5
@@ -31,11 +33,13 @@ START_PAUSE_S = (0.25, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class ElectionSettings:
-    """`prefer_standby`: never the very first owner while anything says that there was one."""
+    """`prefer_standby`: never the very first owner while anything says that there was one. `voters`: who may
+    acquire in fail-safe mode; empty = it is off and everyone may."""
 
     router_id: str
     timings: LeaseTimings
     prefer_standby: bool = False
+    voters: frozenset[str] = frozenset()
 
 
 class Candidacy:
@@ -46,7 +50,9 @@ class Candidacy:
         self.known = remembered.epoch_floor
         """Highest epoch ever seen: the floor of every acquire."""
         self.watch = Watch(ttl_s=settings.timings.ttl_s, ttl_s_max=remembered.ttl_ms_max / 1000)
+        self.pledge = Pledge(settings.router_id, settings.voters, ttl_s=settings.timings.ttl_s)
         self.view: LeaseView | None = None
+        self._answered_at = -inf
         self.queueing = False
         """The watched version may be taken; our turn among the standbys is awaited."""
         self._saw_owner = remembered.saw_owner
@@ -94,7 +100,7 @@ class Candidacy:
             self._claim = False
             return Claim(inputs.nonce, self.known, round(self.watch.span_s * 1000))
         fresh, self._fresh = self._fresh, False
-        turn_at = self._turn_at(now, inputs)
+        turn_at = max(self._turn_at(now, inputs), self._not_before, self.pledge.until)
         version = self.watch.version
         if fresh and now >= turn_at and version is not None:
             self._turn, self.queueing = None, False
@@ -105,16 +111,17 @@ class Candidacy:
     def _turn_at(self, now: float, inputs: Inputs) -> float:
         """When this router may send its acquire; inf: not foreseeable."""
         ripe_at = now if self.reclaim and self.watch.version else self.watch.ripe_at
-        blocked = not (inputs.may_compete and inputs.main_alive and self._may_be_first(now))
+        competes = self.pledge.may_acquire and inputs.may_compete and inputs.main_alive
+        blocked = not (competes and self._may_be_first(now))
         self.queueing = ripe_at is not None and ripe_at <= now and not blocked
         if ripe_at is None or blocked:
             return inf
         if not self.queueing:
-            return max(ripe_at, self._not_before)
+            return ripe_at
         key = (self.watch.version, self.watch.inc, self.watch.released_at)
         if self._turn is None or self._turn[0] != key:
             self._turn = (key, ripe_at + self._delay(inputs))
-        return max(self._turn[1], self._not_before)
+        return self._turn[1]
 
     def _delay(self, inputs: Inputs) -> float:
         view = self.view
@@ -137,6 +144,7 @@ class Candidacy:
     def peeked(self, view: LeaseView, now: float) -> None:
         """Takes a view received at `now`."""
         self.view, self._fresh, self._heard = view, True, True
+        self._answered_at = now
         self.learn(max(view.epoch, view.epoch_key))
         self.watch.see(view, now)
         self._peek_at = now + self.settings.timings.standby_probe_interval_s
@@ -153,6 +161,14 @@ class Candidacy:
         if self._nothing_since is None:
             self._nothing_since = now
         self._claim = view.role == "master" and (view.state is None or view.epoch_key < self.known)
+
+    def pledged(self, question: PledgeQuestion, now: float, *, refusal: str) -> PledgeAnswer:
+        """`refusal`: why what this router holds forbids a pledge, "" if nothing does."""
+        silent_s = now - self._answered_at
+        if silent_s <= GOOD_PEEK_S:
+            refusal = refusal or f"the store answered {silent_s:.1f} s ago"
+        refusal = refusal or contradiction(question, self.view)
+        return self.pledge.answer(question, now, refusal=refusal)
 
     def claimed(self, now: float) -> None:
         """A claim was answered or not: what is stored now decides."""

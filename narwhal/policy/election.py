@@ -15,6 +15,7 @@ one store call is in flight. T, R, M, P and o are those of `LeaseTimings`.
 | restoring | owner | the first fenced write is through |
 | owner | suspect | a renewal got no answer |
 | suspect | owner | a later renewal did |
+| suspect | suspect | fail-safe mode: all other voters pledged, D moves |
 | restoring, owner, suspect | fenced | D passed, LOST, or an order to fence |
 | restoring, owner, suspect | standby | the stored handoff has a higher epoch: acquire again above it |
 | restoring, owner, suspect | draining | clean shutdown or yield: admission is closed |
@@ -31,16 +32,17 @@ no answer; a renewal passes the life of the last reply confirmed before D; the w
 from __future__ import annotations
 
 from collections import deque
-from math import inf
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.control import RouterState
+from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import Acquired, BadFloor, HeldBy, LeaseView, Lost, Reinstated, Renewed
 from narwhal.policy.candidacy import YIELDED_S, Candidacy, ElectionSettings
 from narwhal.policy.intents import (
     Acquire,
     Alarm,
+    AskPledges,
     Claim,
     Effect,
     Extended,
@@ -49,6 +51,7 @@ from narwhal.policy.intents import (
     Inputs,
     Intent,
     Peek,
+    Pledged,
     Release,
     Released,
     Renew,
@@ -56,41 +59,20 @@ from narwhal.policy.intents import (
     Rest,
     Stop,
 )
+from narwhal.policy.phases import HOLDING, OWNING, Phases
+from narwhal.policy.pledge import Rounds
 from narwhal.policy.tenure import Tenure
 
-STALL_POLL_S = 0.1
-"""How often a due renewal looks whether the main loop ticks again."""
 
-HOLDING = frozenset({RouterState.RESTORING, RouterState.OWNER, RouterState.SUSPECT})
-_MOVES: dict[RouterState, frozenset[RouterState]] = {
-    RouterState.STARTING: frozenset({RouterState.STANDBY, RouterState.STOPPED}),
-    RouterState.STANDBY: frozenset({RouterState.CANDIDATE, RouterState.STOPPED}),
-    RouterState.CANDIDATE: frozenset({RouterState.STANDBY, RouterState.ACQUIRING, RouterState.STOPPED}),
-    RouterState.ACQUIRING: frozenset({RouterState.RESTORING, RouterState.STANDBY}),
-    RouterState.RESTORING: frozenset(
-        {RouterState.OWNER, RouterState.FENCED, RouterState.STANDBY, RouterState.DRAINING}
-    ),
-    RouterState.OWNER: frozenset(
-        {RouterState.SUSPECT, RouterState.FENCED, RouterState.STANDBY, RouterState.DRAINING}
-    ),
-    RouterState.SUSPECT: frozenset(
-        {RouterState.OWNER, RouterState.FENCED, RouterState.STANDBY, RouterState.DRAINING}
-    ),
-    RouterState.FENCED: frozenset({RouterState.STANDBY}),
-    RouterState.DRAINING: frozenset({RouterState.RELEASED}),
-    RouterState.RELEASED: frozenset({RouterState.STANDBY, RouterState.STOPPED}),
-    RouterState.STOPPED: frozenset(),
-}
-
-
-class Election:
+class Election(Phases):
     """The machine. Attributes are for reading only."""
 
     def __init__(self, settings: ElectionSettings, remembered: Remembered, *, now: float) -> None:
         self.timings = settings.timings
-        self.phase = RouterState.STARTING
+        super().__init__()
         self.candidacy = Candidacy(settings, remembered, now=now)
         self.tenure: Tenure | None = None
+        self._rounds = Rounds(settings.router_id, settings.voters)
         self._pending: Intent | None = None
         self._called: Intent | None = None
         self._stopping = False
@@ -121,7 +103,8 @@ class Election:
             tenure.sent = now
             self._pending = tenure.call
         elif main_alive and self._renewable(now):
-            self._pending = tenure.renewal(now)
+            suspect = self.phase is RouterState.SUSPECT
+            self._pending = (self._rounds.next(tenure, now) if suspect else None) or tenure.renewal(now)
         return self._pending
 
     def gave_up(self, now: float) -> tuple[Effect, ...]:
@@ -134,7 +117,7 @@ class Election:
 
     def _decide(self, now: float, inputs: Inputs) -> Intent:
         if self.tenure is not None:
-            return self.tenure.ending or self._hold(self.tenure, now=now, main_alive=inputs.main_alive)
+            return self.tenure.ending or self.tenure.hold(now, main_alive=inputs.main_alive)
         if self.phase is RouterState.FENCED or (self.phase is RouterState.RELEASED and not self._stopping):
             self._move(RouterState.STANDBY)
         if self._stopping:
@@ -157,18 +140,8 @@ class Election:
         self._move(RouterState.CANDIDATE if self.candidacy.queueing else RouterState.STANDBY)
         return intent
 
-    def _hold(self, tenure: Tenure, *, now: float, main_alive: bool) -> Intent:
-        if now >= tenure.retry_until:
-            return Rest(tenure.deadline if now < tenure.deadline else inf)
-        if now < tenure.renew_at:
-            return Rest(min(tenure.renew_at, tenure.deadline))
-        if not main_alive:
-            return Rest(min(now + STALL_POLL_S, tenure.deadline))
-        return tenure.renewal(now)
-
     def _renewable(self, now: float) -> bool:
-        held = self.phase in HOLDING or self.phase is RouterState.DRAINING
-        return held and self.tenure is not None and now < self.tenure.retry_until
+        return self.phase in OWNING and self.tenure is not None and now < self.tenure.retry_until
 
     # --- replies ---------------------------------------------------------------------------------
 
@@ -187,6 +160,8 @@ class Election:
                 return self._renewed(reply, now)
             case Release():
                 return self._let_go(now, confirmed=True) if reply is not None else ()
+            case AskPledges():
+                return self._pledged(now) if isinstance(reply, Pledged) else self.tick(now)
             case _:
                 raise InvariantViolation(f"answer {reply} without a call")
 
@@ -211,8 +186,9 @@ class Election:
             tenure.end("epoch not above the floor")
             return (Alarm(f"the store granted epoch {reply.epoch}, not above the floor {floor}"),)
         tenure.grant(reply)
-        if now >= tenure.deadline or self._stopping:
-            tenure.end("stopped" if self._stopping else "confirmed too late")
+        promised = now < self.candidacy.pledge.until
+        if promised or now >= tenure.deadline or self._stopping:
+            tenure.end("pledged" if promised else "stopped" if self._stopping else "confirmed too late")
             return ()
         self._move(RouterState.RESTORING)
         self.candidacy.confirmed()
@@ -231,7 +207,7 @@ class Election:
 
     def _renewed(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
         tenure = self.tenure
-        if tenure is None or not (self.phase in HOLDING or self.phase is RouterState.DRAINING):
+        if tenure is None or self.phase not in OWNING:
             return ()
         if now >= tenure.deadline:
             return self.tick(now)
@@ -246,6 +222,13 @@ class Election:
         if self.phase is RouterState.SUSPECT:
             self._move(RouterState.OWNER)
         return (Extended(tenure.token, tenure.deadline, isinstance(reply, Reinstated)),)
+
+    def _pledged(self, now: float) -> tuple[Effect, ...]:
+        tenure = self.tenure
+        if tenure is None or self.phase is not RouterState.SUSPECT or now >= tenure.deadline:
+            return self.tick(now)
+        tenure.pledged(self._rounds.asked_at)
+        return (Extended(tenure.token, tenure.deadline),)
 
     def _lost(self, reply: Lost, now: float) -> tuple[Effect, ...]:
         if self.phase is RouterState.DRAINING:
@@ -282,12 +265,12 @@ class Election:
     def _holds(self, token: str) -> bool:
         return self.tenure is not None and self.tenure.token == token and self.phase in HOLDING
 
-    def _move(self, to: RouterState) -> None:
-        if to is self.phase:
-            return
-        if to not in _MOVES[self.phase]:
-            raise InvariantViolation(f"lease machine: {self.phase} may not become {to}")
-        self.phase = to
+    def pledge(self, question: PledgeQuestion, now: float) -> PledgeAnswer:
+        """Another voter asks that we do not acquire; `now` is after its question came."""
+        refusal = "this router owns the fleet" if self.phase in OWNING else ""
+        if self.tenure is not None:
+            refusal = refusal or "an acquire of this router is unresolved"
+        return self.candidacy.pledged(question, now, refusal=refusal)
 
     # --- commands --------------------------------------------------------------------------------
 
@@ -345,7 +328,10 @@ def _truths(machine: Election) -> list[tuple[str, bool]]:
     ]
     if tenure is not None:
         truths += [
-            ("D is at most T - M after the last send", tenure.deadline <= tenure.sent + tenure.term_s),
+            (
+                "D is at most T - M after the last send",
+                tenure.deadline <= max(tenure.sent, tenure.asked) + tenure.term_s,
+            ),
             ("the floor covers the own epoch", tenure.epoch <= machine.candidacy.known),
             ("a held lease has an epoch and a D", phase is RouterState.ACQUIRING or tenure.epoch > 0),
         ]

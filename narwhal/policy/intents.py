@@ -81,14 +81,28 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPledges:
+    """Fail-safe mode: ask every other voter not to acquire for T."""
+
+    token: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The machine has stopped: end the keeper."""
 
 
-Intent = Rest | Peek | Claim | Acquire | Renew | Release | Stop
+Intent = Rest | Peek | Claim | Acquire | Renew | Release | AskPledges | Stop
 
-Reply = LeaseView | bool | AcquireReply | RenewReply | Lost
-"""What a store call answered; the shell hands in None for *no answer*."""
+
+@dataclass(frozen=True, slots=True)
+class Pledged:
+    """All other voters pledged."""
+
+
+Reply = LeaseView | bool | AcquireReply | RenewReply | Lost | Pledged
+"""What a call answered; the shell hands in None for *no answer* (also from a single voter)."""
 
 
 # --- effects -------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from math import inf
 
 from narwhal.model.lease import Acquired
 from narwhal.model.settings import LeaseTimings
-from narwhal.policy.intents import Acquire, Release, Renew
+from narwhal.policy.intents import Acquire, Release, Renew, Rest
 
 LAST_ATTEMPT_S = 0.1
 """No attempt starts later than this before D."""
+STALL_POLL_S = 0.1
+"""How often a due renewal looks whether the main loop ticks again."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Tenure:
     life: str = ""
     seq: int = 0
     deadline: float = 0.0
+    asked: float = -inf
+    """Before the question to the voters that all pledged to."""
     renew_at: float = inf
     ending: Release | None = None
     ending_until: float = -inf
@@ -55,6 +59,21 @@ class Tenure:
         self.sent = now
         self.renew_at = now + self.timings.renew_interval_s
         return Renew(self.token, self.epoch, self.seq, self.life)
+
+    def hold(self, now: float, *, main_alive: bool) -> Rest | Renew:
+        """What is next for a lease that is held."""
+        if now >= self.retry_until:
+            return Rest(self.deadline if now < self.deadline else inf)
+        if now < self.renew_at:
+            return Rest(min(self.renew_at, self.deadline))
+        if not main_alive:
+            return Rest(min(now + STALL_POLL_S, self.deadline))
+        return self.renewal(now)
+
+    def pledged(self, asked: float) -> None:
+        """Nobody else acquires before `asked` + T: worth as much as a renewal sent then."""
+        self.asked = asked
+        self.deadline = max(self.deadline, asked + self.term_s)
 
     def extend(self, life: str) -> None:
         self.deadline = max(self.deadline, self.sent + self.term_s)

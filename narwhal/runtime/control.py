@@ -8,7 +8,7 @@ import contextlib
 import logging
 import random
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ from narwhal.model.handover import PledgeAnswer, PledgeQuestion, YieldAnswer, Yi
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.settings import ServeOptions, StoreAddress
 from narwhal.model.state_view import HandoffView
+from narwhal.peers.http import HttpPeers
 from narwhal.policy.handoff_codec import to_fields
 from narwhal.policy.intents import Effect
 from narwhal.ports import Checkpoint, ControlGate, ControlView, LeaseStore, Recorder, StatePublisher
@@ -196,6 +197,8 @@ class ClusterControl:
         self._data = RedisConnection(address, login)
         self._loop = asyncio.get_running_loop()
         stores = _stores(address, login, parts=parts, data=self._data)
+        self._peers = HttpPeers(options.router_id, key=options.control_key)
+        keeper_peers = HttpPeers(options.router_id, key=options.control_key)
         surroundings = Surroundings(
             clock=parts.clock,
             recorder=parts.recorder,
@@ -204,6 +207,8 @@ class ClusterControl:
             blocking=in_thread,
             tell=self._tell,
             tell_token=parts.tell_token,
+            peers=self._peers,
+            keeper_peers=keeper_peers,
         )
         self._membership = assemble(
             _member_settings(parts), stores, owned=parts.owned, surroundings=surroundings
@@ -212,7 +217,7 @@ class ClusterControl:
         self.gate = self._membership.gate
         self.view = self._membership.view
         self.publisher = self._membership.publisher
-        self._keeper = KeeperThread(self._membership.keeper.run, close=stores.lease.aclose)
+        self._keeper = KeeperThread(self._membership.keeper.run, close=_closing(stores.lease, keeper_peers))
 
     @property
     def membership(self) -> Membership:
@@ -231,7 +236,7 @@ class ClusterControl:
         return await self._membership.yielding.order(to)
 
     async def pledge(self, question: PledgeQuestion) -> PledgeAnswer:
-        return PledgeAnswer(False, "fail-safe mode is off here", question.nonce)
+        return await self._membership.keeper.pledge(question)
 
     async def run(self) -> None:
         self._keeper.start()
@@ -248,7 +253,7 @@ class ClusterControl:
         self._membership.keeper.stop()
         if not await asyncio.to_thread(self._keeper.join):
             log.warning("the lease keeper did not end in time")
-        for store in (self._stores.feed, self._stores.handoffs, self._stores.registry):
+        for store in (self._stores.feed, self._stores.handoffs, self._stores.registry, self._peers):
             await store.aclose()
 
     def _tell(self, told: Effect | LeaseSight) -> None:
@@ -284,6 +289,16 @@ def _stores(address: StoreAddress, login: Login, *, parts: ControlParts, data: R
     )
 
 
+def _closing(lease: LeaseStore, peers: HttpPeers) -> Callable[[], Awaitable[None]]:
+    """What the keeper's loop holds, given back there."""
+
+    async def close() -> None:
+        await peers.aclose()
+        await lease.aclose()
+
+    return close
+
+
 def _member_settings(parts: ControlParts) -> MemberSettings:
     options = parts.options
     return MemberSettings(
@@ -294,4 +309,5 @@ def _member_settings(parts: ControlParts) -> MemberSettings:
         prefer_standby=options.standby or bool(options.standby_of),
         resume=options.resume,
         config_digest=parts.config_digest,
+        failsafe=options.failsafe,
     )

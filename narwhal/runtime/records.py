@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import orjson
 
-from narwhal.cluster.gate import holder_of
 from narwhal.errors import StoreProtocolError
 from narwhal.model.handoff import LOG_START, EntryKind, LogEntry
-from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView
+from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView, holder_of
 from narwhal.model.request import Counters
 from narwhal.model.settings import StoreAddress
 from narwhal.ports import RouterEntry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,11 @@ from narwhal.errors import StoreUnreachable
 from narwhal.model.engine import EngineSpec
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import LogPosition, StoredHandoff
+from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.lease import AppendReply, OwnerMeta, PublishReply
 from narwhal.model.request import Counters, Outcome, RequestRow
 from narwhal.model.settings import LeaseTimings
+from narwhal.peers.memory import MemoryPeers, Neighbourhood, PeerEnd
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.totals import Totals
 from narwhal.ports import AppendRequest, FeedBatch, PublishRequest
@@ -111,6 +114,20 @@ class Router:
     def kill(self) -> None:
         self.main.dead = self.keeper.dead = True
 
+    def end(self, clock: StrandClock) -> PeerEnd:
+        """The router as others reach it; a killed one gives no answer."""
+
+        def ready(asker: str) -> PeerReady:
+            gate = self.parts.gate
+            return PeerReady(gate.may_admit(clock.now()), gate.epoch)
+
+        async def pledge(question: PledgeQuestion) -> PledgeAnswer:
+            if self.main.dead:
+                await asyncio.Event().wait()
+            return await self.parts.keeper.pledge(question)
+
+        return PeerEnd(ready, pledge, key="key")
+
     @property
     def owns(self) -> bool:
         return self.parts.gate.may_admit(self.parts.gate._clock.now())
@@ -124,6 +141,7 @@ class Scene:
         self.clock = StrandClock(loop)
         self.server = MemoryServer(lambda: 1_700_000_000.0 + loop.time())
         self.routers: list[Router] = []
+        self.around = Neighbourhood()
         self._numbers = itertools.count(1)
 
     def router(self, name: str, **changes: Any) -> Router:
@@ -133,7 +151,8 @@ class Scene:
         checkpoint = changes.pop("checkpoint", None) or MemoryCheckpoint()
         feed = changes.pop("feed", None) or MemoryFeed(self.server)
         fleet, totals = StreakyFleet(fleet_config(*engines), {}), Totals(run)
-        runner = MemoryRunner(self.server)
+        runner = MemoryRunner(self.server, changes.pop("link", None))
+        peers = MemoryPeers(name, self.around, key=changes.pop("key", "key"))
         handoffs = TroubledHandoffs(runner, "c")
         main, keeper, book = Strand(f"{run}/main"), Strand(f"{run}/keeper"), Book()
         stores = Stores(
@@ -156,12 +175,15 @@ class Scene:
             jitter=lambda: 0.0,
             blocking=at_once,
             tell=lambda told: self.loop.call_soon(parts.member.take, told, context=main.context()),
+            peers=peers,
+            keeper_peers=peers,
         )
         parts = assemble(
             replace(settings, **changes), stores, owned=Owned(fleet, totals), surroundings=surroundings
         )
         router = Router(parts, fleet, totals, handoffs, checkpoint, book, main=main, keeper=keeper)
         self.routers.append(router)
+        self.around.ends[f"http://{name}"] = router.end(self.clock)
         return router
 
     async def until(self, holds: Callable[[], bool], *, limit_s: float = 60.0) -> None:

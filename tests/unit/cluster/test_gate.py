@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from narwhal.cluster.gate import LeasedGate, holder_of
+from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.local import LocalGate
 from narwhal.model.control import RouterState
 from narwhal.model.leadership import LeaseSight
+from narwhal.model.lease import holder_of
 
 
 class HandClock:
