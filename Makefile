@@ -10,9 +10,11 @@ PYTEST := $(BIN)/python -m pytest -q
 SEEDS ?= 1000
 PEERS ?=
 DOC ?=
+# How often `make drills` makes each fault.
+RUNS ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint bench sim clean
+.PHONY: help setup demo test test-fast lint bench sim drills clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +47,11 @@ bench: setup  ## Measure against the budgets (PEERS=1: other routers too; MODES=
 
 sim: setup  ## The simulated cluster under every class of faults (SEEDS=1000 of each)
 	SIM_SEEDS=$(SEEDS) $(PYTEST) tests/simulation
+
+drills: setup  ## The long drills: every fault RUNS times (10), 100 rolling restarts, minutes without a store
+	@mkdir -p runs
+	$(BIN)/narwhal cluster drill --runs $(RUNS) --slack 5 --json runs/drills.json
+	DRILL_RESTARTS=100 DRILL_OUTAGE_S=60 $(PYTEST) tests/drills
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs

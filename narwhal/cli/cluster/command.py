@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -45,6 +46,8 @@ Document = dict[str, Any]
 def main(argv: Sequence[str] | None = None) -> int:
     """Problems go to standard error, one line each, without a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["drill"]:
+        return importlib.import_module("narwhal.cli.drill").main(words[1:])  # type: ignore[no-any-return]
     try:
         options = parser().parse_args(words)
     except SystemExit as ending:

@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     _timings(
         commands.add_parser("timings", parents=[_output()], help="check a set of times, and what follows")
     )
+    commands.add_parser("drill", add_help=False, help="faults on a cluster of its own, judged from outside")
     return top
 
 
