@@ -4,8 +4,8 @@
       RequestError          -> 4xx       BadRequest, UnknownModel, TooLarge, RequestIncomplete
       CapacityError         -> 429/503   Overloaded, Refused, NoEngine, NoSchedulableEngine, NotOwner
       DeadlineError         -> 504       RequestExpired, QueueExpired, HandoffExpired
-      EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StreamBroken,
-                                         HandoffInvalid, PoolExhausted
+      EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StaleEpoch,
+                                         StreamBroken, HandoffInvalid, PoolExhausted
       StoreError                         StoreUnreachable, StoreProtocolError, Fenced
       ConfigError           -> exit 2
       SavedStateError       -> exit 3
@@ -148,6 +148,17 @@ class EngineRefused(EngineError):
     def about_the_request(self) -> bool:
         """The status tells of the client's request (prompt too long, bad parameter), not of the engine."""
         return self.status in (400, 413, 422)
+
+
+class StaleEpoch(EngineRefused):
+    """The engine's epoch fence answered 409 `stale_epoch`: it knows the higher `epoch` of our cluster.
+
+    Whether that is above ours, and so the end of our ownership, is the control gate's to judge.
+    """
+
+    def __init__(self, message: str, *, iid: str = "", epoch: int, error: Mapping[str, Any]) -> None:
+        super().__init__(message, iid=iid, status=409, error=error)
+        self.epoch = epoch
 
 
 class StreamBroken(EngineError):

@@ -52,6 +52,13 @@ class ControlGate(Protocol):
     def refusal(self, now: float) -> str:
         """Why `may_admit` is false, in the words of http-api.md section 3; "" when it is true."""
 
+    def overruled(self, iid: str, epoch: int) -> bool:
+        """The engine refused our epoch because it knows the higher `epoch` of our cluster.
+
+        True: it is above ours, and this router's ownership has ended with this call. False: it proves
+        nothing (another router's past, a lie, no cluster at all).
+        """
+
     async def decided(self, timeout_s: float) -> None:
         """Waits while it is open who owns the fleet, `timeout_s` at most; never raises.
 
@@ -243,7 +250,10 @@ class Dialect(Protocol):
 
 
 class ControlClient(Protocol):
-    """Health, probes, identity and attestation: the control pool, never the data pool."""
+    """Health, probes, identity and attestation: the control pool, never the data pool.
+
+    A status is an answer, but for a 409 `stale_epoch`: that raises StaleEpoch.
+    """
 
     async def get(self, iid: str, path: str, *, timeout_s: float) -> EngineReply: ...
 

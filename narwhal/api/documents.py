@@ -59,6 +59,7 @@ def state_document(view: StateView) -> Document:
             iid: {"prefill": legs.prefill, "decode": legs.decode} for iid, legs in view.resident.items()
         },
         "pinned": sorted(view.pinned),
+        "breaker": {"verifying": sorted(view.verifying)},
     }
     return with_resting(STATE, body)
 

@@ -188,6 +188,7 @@ def assemble(
     election = ElectionSettings(meta.router_id, settings.timings, settings.prefer_standby, voters)
     machine = surroundings.election(election, file.remembered, now=clock.now())
     keeper = LeaseKeeper(machine, stores.lease, gate=gate, links=links)
+    gate.supersede = lambda token, floor, why: keeper.supersede(token, floor, why=why)
     mirror = Mirror(stores.feed, stores.handoffs, clock=clock, on_entry=nudging(keeper))
     state = OwnState(owned.fleet, owned.totals, identity=settings.identity, clock=clock)
     ports = PublisherPorts(stores.handoffs, stores.checkpoint, clock, surroundings.blocking)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from narwhal.clock import Clock
@@ -26,6 +28,8 @@ STANDBY = "standby"
 STORE_UNAVAILABLE = "lease store unavailable"
 SHUTTING_DOWN = "shutting down"
 RAN_OUT = "the lease ran out on this router's clock"
+
+log = logging.getLogger("narwhal.cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,9 @@ class LeasedGate:
         """Swapped whole by the keeper."""
         self.shutting_down = False
         self.yielded_at: float | None = None
+        self.supersede: Callable[[str, int, str], None] = lambda token, floor, why: None
+        """Ends a token because the epoch `floor` is known elsewhere; assembly hands in the keeper's."""
+        self._last_liar = ("", 0)
 
     # --- keeper thread ---------------------------------------------------------------------------
 
@@ -181,6 +188,20 @@ class LeasedGate:
         if grip is not None and holding and (grip.fenced_why or now >= grip.valid_until):
             return RouterState.FENCED
         return state
+
+    def overruled(self, iid: str, epoch: int) -> bool:
+        grip = self._grip
+        if grip is None or epoch <= grip.epoch:
+            if self._last_liar != (iid, epoch):
+                self._last_liar = (iid, epoch)
+                ours = grip.epoch if grip else "none"
+                log.warning(
+                    "engine %s calls ours a stale epoch and knows %d (ours: %s): left", iid, epoch, ours
+                )
+            return False
+        if not grip.fenced_why:
+            self.supersede(grip.token, epoch, f"engine {iid} knows epoch {epoch}")
+        return True
 
     async def decided(self, timeout_s: float) -> None:
         now = self._clock.now()

@@ -116,10 +116,10 @@ class LeaseKeeper:
         self._gate.fence(token, why)
         self._post(lambda: self._apply(self._machine.fence(token, why)))
 
-    def supersede(self, token: str, floor: int) -> None:
-        """The stored handoff has the higher epoch `floor`: acquire again above it."""
-        self._gate.fence(token, f"the stored handoff has epoch {floor}")
-        self._post(lambda: self._apply(self._machine.supersede(token, floor, now=self._clock.now())))
+    def supersede(self, token: str, floor: int, *, why: str) -> None:
+        """The higher epoch `floor` is known elsewhere: acquire again above it."""
+        self._gate.fence(token, why)
+        self._post(lambda: self._apply(self._machine.supersede(token, floor, why=why, now=self._clock.now())))
 
     def drain(self, token: str) -> None:
         self._post(lambda: self._machine.drain(token))

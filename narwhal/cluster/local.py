@@ -36,6 +36,10 @@ class LocalGate:
     def refusal(self, now: float) -> str:
         return SHUTTING_DOWN if self.shutting_down else ""
 
+    def overruled(self, iid: str, epoch: int) -> bool:
+        """Without a cluster nothing is stamped, so no engine can tell."""
+        return False
+
     async def decided(self, timeout_s: float) -> None:
         """Nothing is ever open here."""
 
@@ -98,7 +102,7 @@ class LocalPublisher:
             return (f"the saved state is left: {error}",)
         if saved is None:
             return ("there is no saved state: starting fresh",) if resume else ()
-        rules = PlanRules(engines=frozenset(self._state.identity.engines), keep_roles=resume)
+        rules = PlanRules(engines=frozenset(self._state.identity.engines), max_age_s=None, keep_roles=resume)
         return self._state.restore(opening_plan([saved], rules))
 
     def _saved(self) -> SavedState | None:

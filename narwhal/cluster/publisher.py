@@ -232,7 +232,8 @@ class Publisher:
     def _above(self, pen: _Pen, top: LogPosition) -> None:
         """Goes on above an id of our epoch; one of a higher epoch ends this token."""
         if top.epoch > pen.epoch:
-            self._keeper.supersede(pen.token, top.epoch)
+            why = f"the stored handoff has epoch {top.epoch}"
+            self._keeper.supersede(pen.token, top.epoch, why=why)
         elif top.epoch == pen.epoch:
             pen.n = max(pen.n, top.n)
 

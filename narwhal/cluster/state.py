@@ -76,5 +76,5 @@ class OwnState:
             # The store knows no run at all: the file's counters are of runs that have ended. Beside runs
             # that a silent store knows they would count twice: they are the sum of all runs under one name.
             self._totals.merge({state.document.run: state.document.counters})
-        notes = self._fleet.restore(state.document, self._clock.now())
+        notes = self._fleet.restore(state.document, self._clock.now(), cautious=plan.cautious)
         return (*plan.notes, *notes)

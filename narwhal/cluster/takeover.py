@@ -61,12 +61,15 @@ class Takeover:
         self._flusher = flusher
         self._publisher = publisher
         self._clock = clock
+        self.introduce: Callable[[], None] = lambda: None
+        """Asks every engine for its health, under the new epoch; runtime hands it in."""
         self.plan: OpeningPlan | None = None
         """The last opening plan; `notes` are its sentences, for the journal."""
         self.notes: tuple[str, ...] = ()
 
     async def prepare(self, granted: Granted, saved: Saved) -> bool:
         """Restores and makes the first fenced write; True: the gate may open."""
+        self.introduce()
         until = self._clock.now() + READ_S
         stored = await self._bounded(self._stored, until=until)
         plan = self._plan(stored, saved)
@@ -77,6 +80,9 @@ class Takeover:
         known = await self._bounded(self._learn, until=until)
         self.notes = self._state.restore(plan, totals_known=known is not None)
         self.plan = plan
+        if plan.cautious:
+            # What was answered before the engines owed a check is not remembered.
+            self.introduce()
         self._publisher.begin(granted.token, granted.epoch, n=top.n if top.epoch == granted.epoch else 1)
         return await self._publisher.first_write()
 

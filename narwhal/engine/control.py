@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from narwhal.engine.client import ClientSettings, LeanClient, no_epoch
+from narwhal.engine.refusal import CONFLICT, refusal
 from narwhal.engine.target import Stamp
+from narwhal.errors import StaleEpoch
 from narwhal.model.engine import EngineSpec, Leg
 from narwhal.model.monitoring import PoolView
 from narwhal.ports import EngineCall, EngineReply
@@ -40,7 +42,7 @@ class LeanControl:
         self._client = LeanClient(engines, ClientSettings(connections, _ANSWER_LIMIT, api_key), stamp=stamp)
 
     async def get(self, iid: str, path: str, *, timeout_s: float) -> EngineReply:
-        """Any status is an answer. Raises EngineUnreachable, EngineTimeout, PoolExhausted or StreamBroken."""
+        """Raises EngineUnreachable, EngineTimeout, PoolExhausted, StreamBroken or StaleEpoch."""
         call = EngineCall(
             iid,
             "GET",
@@ -51,7 +53,10 @@ class LeanControl:
             pool_s=timeout_s,
             total_s=timeout_s,
         )
-        return await self._client.fetch(call)
+        reply = await self._client.fetch(call)
+        if reply.status == CONFLICT and isinstance(error := refusal(reply, iid), StaleEpoch):
+            raise error
+        return reply
 
     def pool(self) -> PoolView:
         return self._client.pool()

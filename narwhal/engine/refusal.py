@@ -6,21 +6,36 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from narwhal.errors import EngineRefused
+from narwhal.errors import EngineRefused, StaleEpoch
+from narwhal.model.lease import MAX_EPOCH
 from narwhal.ports import EngineReply
 
+CONFLICT = 409
 _LONGEST_WAIT_S = 3600.0
 
 
 def refusal(reply: EngineReply, iid: str) -> EngineRefused:
     """For any status that is not the expected one."""
+    error = _error_object(reply.body)
+    epoch = stale_epoch(reply.status, error)
+    if epoch is not None:
+        return StaleEpoch(f"the engine knows epoch {epoch}", iid=iid, epoch=epoch, error=error)
     return EngineRefused(
         f"status {reply.status}",
         iid=iid,
         status=reply.status,
-        error=_error_object(reply.body),
+        error=error,
         retry_after_s=_retry_after_s(reply.headers.get("retry-after", "")),
     )
+
+
+def stale_epoch(status: int, error: Mapping[str, Any]) -> int | None:
+    """The epoch of a 409 `stale_epoch`; None for any other answer, and for an epoch that nobody can have:
+    above the greatest no owner could ever go, so a lie of that size must not become a floor."""
+    epoch = error.get("epoch")
+    if status != CONFLICT or error.get("code") != "stale_epoch" or type(epoch) is not int:
+        return None
+    return epoch if 0 < epoch < MAX_EPOCH else None
 
 
 def _error_object(body: bytes) -> Mapping[str, Any]:

@@ -30,6 +30,8 @@ class AdmissionView:
 class StateView:
     """Everything live of the state document. Mappings are by engine ID, `http_pools` by pool name.
 
+    `verifying`: engines that owe a good health check.
+
     `attempts` counts prefill+decode attempts that were begun since the start.
     """
 
@@ -42,6 +44,7 @@ class StateView:
     roles: Mapping[str, Role]
     resident: Mapping[str, Resident]
     pinned: tuple[str, ...]
+    verifying: tuple[str, ...]
     thresholds: ThresholdSettings
     slo: SloSettings
 

@@ -29,5 +29,8 @@ class MonitoredGate:
     def refusal(self, now: float) -> str:
         return self._control.refusal(now) or self._monitoring.reason
 
+    def overruled(self, iid: str, epoch: int) -> bool:
+        return self._control.overruled(iid, epoch)
+
     async def decided(self, timeout_s: float) -> None:
         await self._control.decided(timeout_s)

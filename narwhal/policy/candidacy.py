@@ -15,7 +15,7 @@ from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState, LeaseView
 from narwhal.model.settings import LeaseTimings
-from narwhal.policy.intents import Acquire, Claim, Inputs, Peek, Rest
+from narwhal.policy.intents import Acquire, Alarm, Claim, Inputs, Peek, Rest
 from narwhal.policy.pledge import GOOD_PEEK_S, Pledge, contradiction
 from narwhal.policy.watch import Watch
 
@@ -26,6 +26,10 @@ RANK_S = 0.05
 JITTER_S = 0.01
 UNREADY_S = 1.0
 YIELDED_S = 1.0
+OVERRULED_S = 0.5
+OVERRULED_QUIET_S = 60.0
+"""Who is told of a higher epoch again and again must not race against the other one: the first time is
+free, then the pauses double from 0.5 s to T, until there was peace for a minute."""
 FIRST_STANDBY_S = 30.0
 """A `--standby` with nothing ever stored may be first after this."""
 START_PAUSE_S = (0.25, 2.0)
@@ -66,6 +70,8 @@ class Candidacy:
         self._turn: tuple[tuple[object, ...], float] | None = None
         self._not_before = -inf
         self._pause = UNCONFIRMED_S
+        self._overruled_at = -inf
+        self._overruled_pause = 0.0
         self._start_pause = START_PAUSE_S[0]
         self._jitter = 0.0
 
@@ -84,6 +90,14 @@ class Candidacy:
         """An acquire ended without a confirmed answer: the next one waits 0.5 s, doubling to T."""
         pause, self._pause = self._pause, min(2 * self._pause, self.settings.timings.ttl_s)
         self.begin(now, after_s=pause)
+
+    def overruled(self, why: str, *, reclaim: str, now: float) -> tuple[Alarm, ...]:
+        """Our lease `reclaim` ended because a higher epoch is known: swaps it, later if it is told again."""
+        again = now - self._overruled_at < OVERRULED_QUIET_S
+        longer = min(max(OVERRULED_S, 2 * self._overruled_pause), self.settings.timings.ttl_s)
+        self._overruled_pause, self._overruled_at = longer if again else 0.0, now
+        self.begin(now, after_s=self._overruled_pause, reclaim=reclaim)
+        return (Alarm(f"{why}, once more within a minute: do two clusters share a name?"),) if again else ()
 
     def confirmed(self) -> None:
         self._pause = UNCONFIRMED_S

@@ -17,7 +17,7 @@ one store call is in flight. T, R, M, P and o are those of `LeaseTimings`.
 | suspect | owner | a later renewal did |
 | suspect | suspect | fail-safe mode: all other voters pledged, D moves |
 | restoring, owner, suspect | fenced | D passed, LOST, or an order to fence |
-| restoring, owner, suspect | standby | the stored handoff has a higher epoch: acquire again above it |
+| restoring, owner, suspect | standby | the store or an engine knows a higher epoch: acquire again above it |
 | restoring, owner, suspect | draining | clean shutdown or yield: admission is closed |
 | draining | released | given back, lost, or not confirmed within T |
 | fenced | standby | release sent in the background; watching again, under a new token only |
@@ -283,15 +283,14 @@ class Election(Phases):
         """Ends `token` at once: a script said LOST, an engine refused its epoch, restoring failed."""
         return self._fence(why) if self._holds(token) else ()
 
-    def supersede(self, token: str, floor: int, *, now: float) -> tuple[Effect, ...]:
-        """The stored handoff has the higher epoch `floor`: acquire above it, with a new token."""
+    def supersede(self, token: str, floor: int, *, why: str, now: float) -> tuple[Effect, ...]:
+        """The higher epoch `floor` is known elsewhere: acquire above it, with a new token."""
+        self.candidacy.learn(floor)
         if not self._holds(token):
             return ()
-        self.candidacy.learn(floor)
         self._forget()
         self._move(RouterState.STANDBY)
-        self.candidacy.begin(now, reclaim=token)
-        return (Fenced(token, f"the stored handoff has epoch {floor}"),)
+        return (Fenced(token, why), *self.candidacy.overruled(why, reclaim=token, now=now))
 
     def drain(self, token: str) -> None:
         """Admission is closed: go on renewing until told to release."""

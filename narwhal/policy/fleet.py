@@ -1,12 +1,14 @@
 """The one owner of engine state: roles, pins, what is resident where. Pure and synchronous.
 
-Every configured engine counts as eligible: nothing here takes one out of placement.
+An engine that owes a health check takes no new requests; nothing else here takes one out of placement.
 
 | event | effect |
 | --- | --- |
 | reserve_prefill, reserve_decode | chooses and reserves in one step: resident + 1, work added |
 | release | resident - 1, work taken back; again: nothing |
 | restore | roles of unpinned engines from a handoff document; resident work is this router's own |
+| restore, cautious | and every engine owes a good health check |
+| healthy | it owes none any more |
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Fleet:
         }
         self._open: dict[int, Reservation] = {}
         self._tickets = 0
+        self._owing: set[str] = set()
         self._candidates: dict[Leg, tuple[EngineLoad, ...]] = {}
+        self._schedulable: dict[Leg, bool] = {}
         self._sort_candidates()
 
     # --- what is ---------------------------------------------------------------------------------
@@ -60,12 +64,21 @@ class Fleet:
         """Engine ID to its role now, sorted by ID."""
         return dict(self._roles)
 
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """IDs of the configured engines, sorted."""
+        return tuple(self._specs)
+
+    def owing(self) -> tuple[str, ...]:
+        """IDs of the engines that owe a good health check before they take new requests, sorted."""
+        return tuple(iid for iid in self._specs if iid in self._owing)
+
     def pinned(self) -> tuple[str, ...]:
         return tuple(iid for iid, spec in self._specs.items() if spec.pin)
 
     def eligible(self, iid: str, now: float) -> bool:
         """May the engine take new requests. An engine that is not configured may not."""
-        return iid in self._specs
+        return iid in self._specs and iid not in self._owing
 
     def available(self, now: float) -> tuple[str, ...]:
         """IDs of the eligible engines, sorted."""
@@ -73,7 +86,7 @@ class Fleet:
 
     def schedulable(self, leg: Leg) -> bool:
         """False when roles and pins forbid the leg on every engine, whatever its health."""
-        return bool(self._candidates[leg])
+        return self._schedulable[leg]
 
     def can_serve(self, leg: Leg, now: float) -> bool:
         """True when at least one eligible engine may take the leg."""
@@ -133,14 +146,25 @@ class Fleet:
         # Sums of floats drift; an idle engine has exactly no work.
         load.prefill_work = max(0.0, load.prefill_work - reservation.work) if load.prefills else 0.0
 
+    # --- checks ----------------------------------------------------------------------------------
+
+    def healthy(self, iid: str, now: float) -> None:
+        """The engine answered a health check with 200."""
+        if iid in self._owing:
+            self._owing.discard(iid)
+            self._sort_candidates()
+
     # --- what travels ----------------------------------------------------------------------------
 
-    def restore(self, document: HandoffDocument, now: float) -> tuple[str, ...]:
+    def restore(self, document: HandoffDocument, now: float, *, cautious: bool = False) -> tuple[str, ...]:
         """Takes the roles of unpinned engines from a handoff document; resident work stays as it is.
 
+        `cautious`: what the document says of engines may no longer be so, each owes a good health check.
         With another engine set the configured split stays (cluster.md section 7). Returns sentences for
         the log, empty when everything was taken.
         """
+        if cautious:
+            self._owing = set(self._specs)
         if set(document.engines) != set(self._specs):
             self._roles = {iid: spec.role for iid, spec in self._specs.items()}
             self._sort_candidates()
@@ -174,10 +198,12 @@ class Fleet:
     # --- inside ----------------------------------------------------------------------------------
 
     def _sort_candidates(self) -> None:
-        """Per leg: engines of its role; only without any, unpinned ones of the other role."""
+        """Per leg: eligible engines of its role; only without any, unpinned ones of the other role."""
         for leg, role in _ROLE_OF.items():
-            offered = [iid for iid in self._specs if self._roles[iid] is role]
-            offered = offered or [iid for iid, spec in self._specs.items() if not spec.pin]
+            able = [iid for iid, spec in self._specs.items() if self._roles[iid] is role or not spec.pin]
+            sound = [iid for iid in able if iid not in self._owing]
+            offered = [iid for iid in sound if self._roles[iid] is role] or sound
+            self._schedulable[leg] = bool(able)
             self._candidates[leg] = tuple(self._loads[iid] for iid in offered)
 
     def _reserved(self, pick: Pick, leg: Leg, *, work: float) -> Reservation:

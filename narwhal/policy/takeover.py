@@ -55,10 +55,11 @@ class OpeningPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
-    """`engines`: the configured set. `max_age_s`: `--standby-max-handoff-age`."""
+    """`engines`: the configured set. `max_age_s`: `--standby-max-handoff-age`; None: nobody else can have
+    changed anything meanwhile, so no age is too great."""
 
     engines: frozenset[str]
-    max_age_s: float = 30.0
+    max_age_s: float | None = 30.0
     keep_roles: bool = True
 
 
@@ -76,7 +77,10 @@ def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningP
         return OpeningPlan(None, rules.keep_roles, cautious=False, notes=tuple(notes))
     if set(best.document.engines) != rules.engines:
         notes.append(f"the {best.source}'s engine set differs from ours: roles as configured")
-    cautious = best.age_s is None or best.age_s > rules.max_age_s
+    cautious = rules.max_age_s is not None and (best.age_s is None or best.age_s > rules.max_age_s)
+    if cautious:
+        age = "of unknown age" if best.age_s is None else f"{best.age_s:.0f} s old"
+        notes.append(f"the {best.source}'s state is {age}: every engine owes a good health check")
     return OpeningPlan(best, rules.keep_roles, cautious, tuple(notes))
 
 

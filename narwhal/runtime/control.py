@@ -68,6 +68,9 @@ class Control(Protocol):
     def probe_stamp(self) -> str | None:
         """The same on probes; None also while another router owns."""
 
+    def when_restoring(self, introduce: Callable[[], None]) -> None:
+        """Calls `introduce` first thing in each takeover: engines are to learn the new epoch."""
+
     def handoff(self) -> HandoffView | None: ...
 
     async def yield_lease(self, to: str | None) -> YieldAnswer:
@@ -160,6 +163,9 @@ class LocalControl:
     def probe_stamp(self) -> str | None:
         return None
 
+    def when_restoring(self, introduce: Callable[[], None]) -> None:
+        """There is no takeover here and no epoch."""
+
     def handoff(self) -> HandoffView | None:
         return HandoffView(to_fields(self._state.compose(epoch=0, holder="")), mirrored=False)
 
@@ -228,6 +234,9 @@ class ClusterControl:
 
     def probe_stamp(self) -> str | None:
         return self._stamped.text(self.gate.probe_epoch(self._clock.now()))
+
+    def when_restoring(self, introduce: Callable[[], None]) -> None:
+        self._membership.takeover.introduce = introduce
 
     def handoff(self) -> HandoffView | None:
         return self._membership.view.handoff(self._clock.now())

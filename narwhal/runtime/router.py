@@ -25,6 +25,7 @@ from narwhal.model.settings import FleetConfig, ServeOptions
 from narwhal.model.state_view import AdmissionView
 from narwhal.monitor.gate import MonitoredGate
 from narwhal.monitor.handoff import HandoffStage
+from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
 from narwhal.monitor.telemetry import TelemetryStage
@@ -79,7 +80,8 @@ class Router:
         self.totals = Totals(setting.run)
         setting.supervisor.follow(self.totals)
         self.monitoring = Monitoring(
-            limit=config.controller.monitor_failure_limit, stages=(TelemetryStage.name, HandoffStage.name)
+            limit=config.controller.monitor_failure_limit,
+            stages=(LivenessStage.name, TelemetryStage.name, HandoffStage.name),
         )
         self.control = self._made_control()
         self.client = LeanClient(
@@ -96,6 +98,14 @@ class Router:
             api_key=setting.api_key,
             stamp=self.control.probe_stamp,
         )
+        self.checks = HealthChecks(
+            self.probes,
+            fleet=self.fleet,
+            gate=self.control.gate,
+            clock=clock,
+            timeout_s=config.engine.health_timeout_s,
+        )
+        self.control.when_restoring(lambda: self.checks.ask(self.fleet.engines))
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
         self.card = ModelCard(
@@ -150,20 +160,21 @@ class Router:
         return LocalControl(parts) if store is None else ClusterControl(parts, store)
 
     def _made_monitor(self) -> MonitorLoop:
-        setting = self._setting
+        setting, control = self._setting, self.control
         stages = (
+            LivenessStage(self.checks, fleet=self.fleet, everyone=lambda: control.probe_stamp() is not None),
             TelemetryStage(
                 self.views.sample,
                 metrics=setting.metrics,
                 card=self.card,
                 busy=lambda: self.ledger.inflight > 0,
             ),
-            HandoffStage(self.control.publisher),
+            HandoffStage(control.publisher),
         )
         return MonitorLoop(
             stages,
             PassRecord(self.monitoring, setting.recorder, setting.metrics),
-            gate=self.control.gate,
+            gate=control.gate,
             clock=setting.clock,
             interval_s=setting.config.controller.monitor_interval_s,
         )

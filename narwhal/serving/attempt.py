@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 
-from narwhal.errors import EngineError, HandoffExpired, NoEngine
+from narwhal.errors import EngineError, HandoffExpired, NoEngine, StaleEpoch
 from narwhal.model.engine import Leg
 from narwhal.model.placement import Reservation
 from narwhal.model.settings import ServingSettings
@@ -53,7 +53,7 @@ class Attempt:
         return reservation
 
     async def _run_prefill(self, job: Job, producer: Reservation) -> KvDescriptor:
-        entry = job.entry
+        entry, sent_before = job.entry, job.entry.dispatched
         rid = new_engine_rid()
         entry.row.prefill_iid, entry.row.prefill_rid = producer.iid, rid
         place = Place(producer.iid, rid, job.deadline, self._permit_new(entry))
@@ -61,7 +61,12 @@ class Attempt:
             return await self._prefill.run(job.request, place)
         except EngineError as error:
             entry.leg_failed(Leg.PREFILL, error)
-            raise
+            if not isinstance(error, StaleEpoch):
+                raise
+            verdict = self._control.overruled(error)
+            # The fence stands before the engine: a leg that it refused has not begun.
+            entry.dispatched = sent_before or verdict is error
+            raise verdict from None
 
     async def _run_decode(
         self, job: Job, producer: str, *, descriptor: KvDescriptor, avoid: Set[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from narwhal.clock import Clock
-from narwhal.errors import NotOwner
+from narwhal.errors import EngineError, NotOwner, StaleEpoch
 from narwhal.ports import ControlGate
 
 HOLD_S = 0.5
@@ -28,6 +28,12 @@ class ControlCheck:
         now = self._clock.now()
         if not self._gate.may_admit(now):
             raise NotOwner(f"this router does not serve now: {self._gate.refusal(now)}")
+
+    def overruled(self, error: StaleEpoch) -> NotOwner | EngineError:
+        """What an engine's 409 `stale_epoch` means for its request. Ends the ownership if it is true."""
+        if not self._gate.overruled(error.iid, error.epoch):
+            return error
+        return NotOwner(f"this router does not serve now: {self._gate.refusal(self._clock.now())}")
 
     async def admit(self) -> None:
         """As `demand`, but waits a little where a handover is under way."""

@@ -81,12 +81,14 @@ def specs(stands: Sequence[Any], *, roles: str) -> tuple[EngineSpec, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RouterOptions:
-    """What a test may set beside the fleet file. Without a gate the router is in control."""
+    """What a test may set beside the fleet file. Without a gate the router is in control; `stamp` is what
+    its legs carry as their epoch, None for nothing."""
 
     gate: ControlGate | None = None
     profiles: Mapping[str, EngineProfile] = field(default_factory=dict)
     attempts: int = 1
     body_idle_s: float = 30.0
+    stamp: str | None = None
 
 
 @asynccontextmanager
@@ -95,7 +97,9 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
     fleet = Fleet(config, options.profiles)
     totals, recorder = Totals("run-test"), MemoryRecorder()
     client = LeanClient(
-        config.engines, ClientSettings(config.serving.max_connections, config.serving.max_response_bytes)
+        config.engines,
+        ClientSettings(config.serving.max_connections, config.serving.max_response_bytes),
+        stamp=lambda: options.stamp,
     )
     access = EngineAccess(
         client, make_dialect(config.engine.dialect, config.engine.connector), clock, config.engine

@@ -59,7 +59,11 @@ STATE = StateView(
         reason="monitoring degraded: handoff OSError",
         consecutive=5,
         failures=6,
-        stages={"telemetry": StageTally(), "handoff": StageTally(6, 5, "OSError", 123.5)},
+        stages={
+            "liveness": StageTally(),
+            "telemetry": StageTally(),
+            "handoff": StageTally(6, 5, "OSError", 123.5),
+        },
     ),
     control=OWNING,
     admission=AdmissionView(inflight=2, limit=512, mode="open", margin=0.1, engine_auth="boundary"),
@@ -68,6 +72,7 @@ STATE = StateView(
     roles={"p1": Role.PREFILL, "p0": Role.PREFILL, "d0": Role.DECODE},
     resident={"p0": Resident(1, 0), "p1": Resident(), "d0": Resident(0, 1)},
     pinned=("p1", "d0"),
+    verifying=("p1", "d0"),
     thresholds=controller_settings().thresholds,
     slo=fleet_config().slo,
 )

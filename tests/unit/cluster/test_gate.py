@@ -222,3 +222,49 @@ def test_local_control_admits_until_shutdown() -> None:
     gate.shutting_down = True
     assert not gate.may_admit(0.0)
     assert gate.refusal(0.0) == "shutting down"
+
+
+# --- engines that refuse our epoch -------------------------------------------------------------------
+
+
+@pytest.fixture
+def superseded(gate: LeasedGate) -> list[tuple[str, int, str]]:
+    told: list[tuple[str, int, str]] = []
+
+    def supersede(token: str, floor: int, why: str) -> None:
+        told.append((token, floor, why))
+        gate.fence(token, why)
+
+    gate.supersede = supersede
+    return told
+
+
+def test_an_engine_that_knows_a_higher_epoch_ends_the_ownership(
+    gate: LeasedGate, superseded: list[tuple[str, int, str]]
+) -> None:
+    opened(gate)
+    assert gate.overruled("e0", 8)
+    assert superseded == [("t", 8, "engine e0 knows epoch 8")]
+    assert not gate.may_admit(0.0)
+    assert gate.refusal(0.0) == "fenced: engine e0 knows epoch 8"
+    assert gate.overruled("e1", 8)
+    assert len(superseded) == 1
+
+
+@pytest.mark.parametrize("epoch", [1, 6, 7])
+def test_an_epoch_that_is_not_higher_proves_nothing_and_is_said_once(
+    gate: LeasedGate, superseded: list[tuple[str, int, str]], caplog: pytest.LogCaptureFixture, epoch: int
+) -> None:
+    opened(gate)
+    for _ in range(1000):
+        assert not gate.overruled("e0", epoch)
+    assert (superseded, gate.may_admit(0.0)) == ([], True)
+    assert len(caplog.records) == 1
+
+
+def test_without_a_lease_of_ones_own_there_is_nothing_to_end(
+    gate: LeasedGate, superseded: list[tuple[str, int, str]]
+) -> None:
+    assert not gate.overruled("e0", 8)
+    assert not LocalGate().overruled("e0", 8)
+    assert superseded == []

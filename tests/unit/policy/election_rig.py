@@ -64,6 +64,20 @@ class Rig:
         self.answer(view)
         return self.next()
 
+    def swap(self, own: LeaseView) -> str:
+        """Lets time pass and shows `own` at each peek until an acquire is sent: its token."""
+        while True:
+            intent = self.next()
+            match intent:
+                case Acquire(token, expected):
+                    assert expected == own.version
+                    return token
+                case Rest(until):
+                    self.now = until
+                case _:
+                    assert intent == Peek()
+                    self.answer(own)
+
     def to_acquire(self, now: float = 10.0) -> Acquire:
         """Sees a sure release and sends its acquire."""
         intent = self.see(RELEASED, now)

@@ -418,8 +418,8 @@ def test_a_handed_in_token_must_be_new() -> None:
 def test_a_higher_stored_epoch_is_acquired_above_with_a_new_token_by_swapping_the_own_version() -> None:
     rig = Rig()
     token = rig.to_restoring(10.0, epoch=8)
-    (fenced,) = rig.machine.supersede(token, 50, now=10.1)
-    assert isinstance(fenced, Fenced)
+    effects = rig.machine.supersede(token, 50, why="the engine e0 knows epoch 50", now=10.1)
+    assert effects == (Fenced(token, "the engine e0 knows epoch 50"),)
     own = replace(HELD, version=LeaseVersion(token, 1), epoch=8)
     intent = rig.see(own, 10.1)
     assert isinstance(intent, Acquire)
@@ -430,8 +430,34 @@ def test_a_higher_stored_epoch_is_acquired_above_with_a_new_token_by_swapping_th
 def test_a_version_that_is_not_the_own_one_is_watched_after_all() -> None:
     rig = Rig()
     token = rig.to_restoring(10.0, epoch=8)
-    rig.machine.supersede(token, 50, now=10.1)
+    rig.machine.supersede(token, 50, why="x", now=10.1)
     assert isinstance(rig.see(HELD, 10.1), Rest)
+
+
+def test_a_higher_epoch_is_learned_also_by_who_holds_nothing_any_more() -> None:
+    rig = Rig()
+    token = rig.to_owner(10.0)
+    rig.machine.fence(token, "x")
+    assert rig.machine.supersede(token, 50, why="x", now=10.1) == ()
+    assert rig.machine.candidacy.known == 50
+
+
+def test_who_is_overruled_again_and_again_waits_longer_each_time_and_alarms() -> None:
+    """Two clusters of one name on different stores would chase each other for ever, and at full speed."""
+    rig, pauses, alarms, epoch = Rig(), [], [], 8
+    token = rig.to_owner(10.0, epoch=epoch)
+    for _ in range(6):
+        overruled_at, floor = rig.now, epoch + 10
+        effects = rig.machine.supersede(token, floor, why="e0 knows more", now=rig.now)
+        assert effects[0] == Fenced(token, "e0 knows more")
+        alarms.append(any(isinstance(effect, Alarm) for effect in effects))
+        token, epoch = rig.swap(replace(HELD, version=LeaseVersion(token, 1), epoch=epoch)), floor + 1
+        pauses.append(round(rig.now - overruled_at, 3))
+        rig.answer(Acquired(epoch, "life-0"))
+        rig.machine.opened(token)
+    assert pauses == [0.0, 0.5, 1.0, 2.0, 4.0, 5.0]
+    assert alarms == [False, True, True, True, True, True]
+    assert rig.machine.supersede(token, epoch + 1, why="x", now=rig.now + 61.0) == (Fenced(token, "x"),)
 
 
 # --- the end -----------------------------------------------------------------------------------------

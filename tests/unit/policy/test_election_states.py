@@ -194,7 +194,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def supersede(self) -> None:
         floor = self.machine.candidacy.known + 5
-        self._take(self.machine.supersede(self.granted, floor, now=self.now))
+        self._take(self.machine.supersede(self.granted, floor, why="told to", now=self.now))
 
     @rule()
     def drain_and_release(self) -> None:

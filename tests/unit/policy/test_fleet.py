@@ -289,3 +289,53 @@ def test_residents_never_go_negative_and_every_reservation_closes(steps, profile
     fleet.check_invariants()
     assert set(fleet.resident().values()) == {Resident()}
     assert all(load.prefill_work == 0 and load.kv_tokens == 0 for load in fleet._loads.values())
+
+
+# --- health checks that are owed ---------------------------------------------------------------------
+
+
+def cautious() -> Fleet:
+    fleet = split()
+    roles = {"p0": "prefill", "p1": "prefill", "d0": "decode", "d1": "decode", "d2": "decode"}
+    fleet.restore(handoff_document(**roles), NOW, cautious=True)
+    return fleet
+
+
+def test_after_a_cautious_restore_no_engine_is_used_before_its_good_check() -> None:
+    fleet = cautious()
+    assert fleet.owing() == ("d0", "d1", "d2", "p0", "p1")
+    assert fleet.available(NOW) == ()
+    assert not any(fleet.can_serve(leg, NOW) for leg in (Leg.PREFILL, Leg.DECODE))
+    assert all(fleet.schedulable(leg) for leg in (Leg.PREFILL, Leg.DECODE))
+    assert fleet.reserve_prefill(Demand(1), NOW) is None
+    assert fleet.reserve_decode(Demand(1), NOW, producer="p0") is None
+    assert fleet.sizer(NOW) is None
+
+
+def test_a_good_check_brings_an_engine_back_and_it_serves_both_legs_while_it_is_alone() -> None:
+    fleet = cautious()
+    fleet.healthy("p1", NOW)
+    fleet.healthy("nobody", NOW)
+    assert (prefill(fleet).iid, decode(fleet, producer="p1").iid) == ("p1", "p1")
+    fleet.healthy("d2", NOW)
+    assert decode(fleet, producer="p1").iid == "d2"
+    assert fleet.owing() == ("d0", "d1", "p0")
+    for iid in ("d0", "d1", "p0"):
+        fleet.healthy(iid, NOW)
+    assert fleet.available(NOW) == ("d0", "d1", "d2", "p0", "p1")
+    fleet.check_invariants()
+
+
+def test_a_pinned_engine_does_not_stand_in_and_roles_are_kept_by_caution() -> None:
+    fleet = fleet_of(spec("p0", pin=True), spec("d0", Role.DECODE))
+    fleet.restore(handoff_document(p0="prefill", d0="decode"), NOW, cautious=True)
+    fleet.healthy("p0", NOW)
+    assert fleet.can_serve(Leg.PREFILL, NOW)
+    assert not fleet.can_serve(Leg.DECODE, NOW)
+    assert fleet.roles() == {"p0": Role.PREFILL, "d0": Role.DECODE}
+
+
+def test_a_later_restore_without_caution_does_not_excuse_a_check() -> None:
+    fleet = cautious()
+    fleet.restore(handoff_document(p0="prefill", p1="prefill", d0="decode", d1="decode", d2="decode"), NOW)
+    assert fleet.owing() == ("d0", "d1", "d2", "p0", "p1")

@@ -52,6 +52,25 @@ def test_nothing_saved_is_a_fresh_opening() -> None:
     assert (plan.state, plan.cautious, plan.upto) == (None, False, LogPosition())
 
 
+@pytest.mark.parametrize(
+    ("age_s", "max_age_s", "cautious", "words"),
+    [
+        (29.9, 30.0, False, ""),
+        (30.1, 30.0, True, "30 s old"),
+        (None, 30.0, True, "unknown age"),
+        (None, None, False, ""),
+        (1e9, None, False, ""),
+    ],
+)
+def test_old_state_and_state_of_unknown_age_is_taken_with_caution(
+    age_s: float | None, max_age_s: float | None, cautious: bool, words: str
+) -> None:
+    plan = opening_plan([saved("store", 7, 9, age_s)], replace(RULES, max_age_s=max_age_s))
+    assert plan.state is not None and plan.keep_roles
+    assert plan.cautious is cautious
+    assert [words in note for note in plan.notes] == ([True] if cautious else [])
+
+
 def test_state_for_other_engines_is_left_and_told() -> None:
     plan = opening_plan([saved("store", 9, 9)], PlanRules(engines=frozenset(("x",))))
     assert plan.state is None
