@@ -151,11 +151,7 @@ def _url(option: Option, text: Any) -> str:
 
 
 def _store(option: Option, text: Any) -> tuple[StoreAddress, str]:
-    """Sentinel addresses are understood, and refused while nothing here follows them."""
-    address, password = redis_url.parse(text)
-    if address.service:
-        raise _Problem("names Sentinels, which this version does not follow: name the server itself")
-    return address, password
+    return redis_url.parse(text)
 
 
 _READERS: Final[Mapping[str, Callable[[Option, Any], Any]]] = {

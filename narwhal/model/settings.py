@@ -214,3 +214,5 @@ class ServeOptions:
     failsafe: tuple[str, ...]
     control_key: str = field(repr=False)
     no_warden: bool
+    redis_min_replicas: int | None = None
+    """None: computed from the replicas that are seen."""

@@ -30,13 +30,14 @@ from narwhal.ports import Checkpoint, ControlGate, ControlView, LeaseStore, Reco
 from narwhal.runtime.host import owner_meta
 from narwhal.runtime.keeper_thread import KeeperThread
 from narwhal.store.advice import inspect_server
-from narwhal.store.connection import Login, RedisConnection
+from narwhal.store.connection import Login
 from narwhal.store.feed import RedisFeed
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
+from narwhal.store.sentinel import connection_to
 
 log = logging.getLogger("narwhal.control")
 R = TypeVar("R")
@@ -200,9 +201,10 @@ class ClusterControl:
         login = Login(f"narwhal-{options.router_id}", options.store_password)
         self._stamped = Stamped(options.cluster)
         self._clock = parts.clock
-        self._data = RedisConnection(address, login)
+        self._quorum = Quorum(options.redis_min_replicas)
+        self._data = connection_to(address, login, quorum=self._quorum)
         self._loop = asyncio.get_running_loop()
-        stores = _stores(address, login, parts=parts, data=self._data)
+        stores = self._make_stores(address, login, parts=parts)
         self._peers = HttpPeers(options.router_id, key=options.control_key)
         keeper_peers = HttpPeers(options.router_id, key=options.control_key)
         surroundings = Surroundings(
@@ -222,8 +224,22 @@ class ClusterControl:
         self._stores = stores
         self.gate = self._membership.gate
         self.view = self._membership.view
+        self.view.mode = "sentinel" if address.service else "standalone"
         self.publisher = self._membership.publisher
         self._keeper = KeeperThread(self._membership.keeper.run, close=_closing(stores.lease, keeper_peers))
+
+    def _make_stores(self, address: StoreAddress, login: Login, *, parts: ControlParts) -> Stores:
+        """Three connections, never shared between lease, data and feed; one count of replicas for all."""
+        cluster, quorum, data = parts.options.cluster, self._quorum, RedisRunner(self._data)
+        keeper = RedisRunner(connection_to(address, login, quorum=quorum))
+        lease: LeaseStore = ScriptLeaseStore(keeper, cluster, quorum=quorum)
+        return Stores(
+            lease=lease,
+            handoffs=ScriptHandoffStore(data, cluster, quorum=quorum),
+            feed=RedisFeed(connection_to(address, login), cluster),
+            registry=ScriptRegistry(data, cluster),
+            checkpoint=parts.checkpoint,
+        )
 
     @property
     def membership(self) -> Membership:
@@ -274,28 +290,13 @@ class ClusterControl:
         """Says once what is risky about the server. Raises StoreProtocolError for one that cannot be used."""
         while True:
             try:
-                sentences = await inspect_server(self._data, timeout_s=INSPECT_S)
+                sentences = await inspect_server(self._data, quorum=self._quorum, timeout_s=INSPECT_S)
             except StoreUnreachable:
                 await asyncio.sleep(INSPECT_PAUSE_S)
                 continue
             for sentence in sentences:
                 log.warning("%s", sentence)
             return
-
-
-def _stores(address: StoreAddress, login: Login, *, parts: ControlParts, data: RedisConnection) -> Stores:
-    """Three connections, never shared between lease, data and feed."""
-    cluster, quorum = parts.options.cluster, Quorum()
-    keeper = RedisRunner(RedisConnection(address, login))
-    lease: LeaseStore = ScriptLeaseStore(keeper, cluster, quorum=quorum)
-    runner = RedisRunner(data)
-    return Stores(
-        lease=lease,
-        handoffs=ScriptHandoffStore(runner, cluster, quorum=quorum),
-        feed=RedisFeed(RedisConnection(address, login), cluster),
-        registry=ScriptRegistry(runner, cluster),
-        checkpoint=parts.checkpoint,
-    )
 
 
 def _closing(lease: LeaseStore, peers: HttpPeers) -> Callable[[], Awaitable[None]]:

@@ -15,13 +15,14 @@ from narwhal.model.request import Counters
 from narwhal.model.settings import StoreAddress
 from narwhal.ports import RouterEntry
 from narwhal.store.advice import parse_info, warnings
-from narwhal.store.connection import Login, RedisConnection
+from narwhal.store.connection import Login
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.keys import Keys
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.replies import decoded
 from narwhal.store.scripts import RedisRunner
+from narwhal.store.sentinel import connection_to
 
 CALL_S = 2.0
 SCAN_COUNT = 1000
@@ -74,7 +75,7 @@ class RecordReader:
     """One connection; calls one after another. Everything raises StoreError."""
 
     def __init__(self, address: StoreAddress, password: str) -> None:
-        self._connection = RedisConnection(address, Login("narwhal-cluster-command", password))
+        self._connection = connection_to(address, Login("narwhal-cluster-command", password))
         self._runner = RedisRunner(self._connection)
 
     async def read(self, cluster: str) -> ClusterRecords:

@@ -9,8 +9,33 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
+Place = tuple[str, int]
+"""Address and port."""
 Resolve = Callable[[str, int], Awaitable[tuple[str, ...]]]
+
+
+class Whereabouts(Protocol):
+    """Where the master is: by name, or as Sentinels tell. Used on one loop."""
+
+    @property
+    def name(self) -> str:
+        """For messages, and what a certificate must be for."""
+
+    async def current(self) -> Place:
+        """The place to try. Waits only while none was ever known; raises OSError if none is."""
+
+    def holds(self, place: Place) -> bool:
+        """Whether an open connection to `place` may go on."""
+
+    def failed(self) -> None:
+        """The current place did not work: another one's turn, and a fresh look beside the calls."""
+
+    def refresh(self) -> None:
+        """A fresh look beside the calls."""
+
+    async def aclose(self) -> None: ...
 
 
 async def system_resolve(host: str, port: int) -> tuple[str, ...]:
@@ -23,6 +48,7 @@ class Addresses:
     """Addresses of one name; used on one loop. `current` rotates after each `failed`."""
 
     def __init__(self, host: str, port: int, *, resolve: Resolve = system_resolve) -> None:
+        self.name = f"{host}:{port}"
         self.host = host
         self.port = port
         self._resolve = resolve
@@ -30,15 +56,18 @@ class Addresses:
         self._resolving: asyncio.Task[None] | None = None
         self._error = ""
 
-    async def current(self) -> str:
-        """The address to try. Waits only while none was ever known; raises OSError if resolving failed."""
+    async def current(self) -> Place:
+        """The place to try. Waits only while none was ever known; raises OSError if resolving failed."""
         if not self._known:
             self.refresh()
         if not self._known and self._resolving:
             await asyncio.shield(self._resolving)
         if not self._known:
             raise OSError(self._error or f"{self.host} has no address")
-        return self._known[0]
+        return self._known[0], self.port
+
+    def holds(self, place: Place) -> bool:
+        return True
 
     def failed(self) -> None:
         """The current address did not work: the next one's turn, and a fresh look at the name."""

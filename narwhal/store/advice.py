@@ -7,13 +7,17 @@ from typing import Final
 
 from narwhal.errors import StoreProtocolError
 from narwhal.store.connection import RedisConnection
+from narwhal.store.quorum import Quorum
 
 OLDEST: Final = (6, 2)
+UNCONFIRMED: Final = (
+    "--redis-min-replicas 0: no replica confirms the lease; a promotion may lose it and make two owners"
+)
 _SECTIONS: Final = ("server", "memory", "persistence", "replication")
 
 
-async def inspect_server(connection: RedisConnection, *, timeout_s: float) -> tuple[str, ...]:
-    """Warning sentences about the server, may be empty. Four INFO calls of `timeout_s` each.
+async def inspect_server(connection: RedisConnection, *, quorum: Quorum, timeout_s: float) -> tuple[str, ...]:
+    """Warning sentences about the server, may be empty. Five calls of `timeout_s` each.
 
     Raises StoreProtocolError for a server that cannot carry the lease, StoreUnreachable.
     """
@@ -22,7 +26,32 @@ async def inspect_server(connection: RedisConnection, *, timeout_s: float) -> tu
         info |= parse_info(await connection.command("INFO", section, timeout_s=timeout_s))
     if reason := refusal(info):
         raise StoreProtocolError(reason)
-    return warnings(info)
+    return (*warnings(info), *await _confirmation(connection, info, quorum=quorum, timeout_s=timeout_s))
+
+
+async def _confirmation(
+    connection: RedisConnection, info: Mapping[str, str], *, quorum: Quorum, timeout_s: float
+) -> tuple[str, ...]:
+    """What `--redis-min-replicas` means on this server. Raises StoreProtocolError where WAIT is refused."""
+    refused = ""
+    try:
+        await connection.command("WAIT", 0, 1, timeout_s=timeout_s)
+    except StoreProtocolError as error:
+        refused = str(error)
+    if quorum.fixed == 0:
+        return (UNCONFIRMED + (f" (and the server refuses WAIT: {refused})" if refused else ""),)
+    if refused:
+        raise StoreProtocolError(
+            "the server refuses WAIT, so no replica can confirm the lease: permit it, or say "
+            f"--redis-min-replicas 0 to go without ({refused})"
+        )
+    connected = int(info.get("connected_slaves", "0"))
+    if quorum.fixed and quorum.fixed > connected:
+        return (
+            f"--redis-min-replicas {quorum.fixed}, and the store has {connected} replicas: "
+            "nothing is confirmed, and nobody owns, until more are there",
+        )
+    return ()
 
 
 def parse_info(text: bytes) -> dict[str, str]:

@@ -27,7 +27,7 @@ from redis.backoff import NoBackoff
 
 from narwhal.errors import StoreError, StoreProtocolError, StoreUnreachable
 from narwhal.model.settings import StoreAddress
-from narwhal.store.address import Addresses
+from narwhal.store.address import Addresses, Place, Whereabouts
 from narwhal.store.faults import ELSEWHERE, kind_of, translated
 
 R = TypeVar("R")
@@ -60,13 +60,19 @@ class RedisConnection:
     Used on one loop. Calls wait for each other; the wait counts in their deadlines.
     """
 
-    def __init__(self, address: StoreAddress, login: Login | None = None) -> None:
-        if address.service:
-            raise StoreProtocolError("a Sentinel address cannot be used here: name the server itself")
+    def __init__(
+        self, address: StoreAddress, login: Login | None = None, *, names: Whereabouts | None = None
+    ) -> None:
+        """`names`: who knows where the server is, in place of the address's own name."""
+        if address.service and names is None:
+            raise StoreProtocolError("a Sentinel address needs somebody who asks the Sentinels")
         self._address = address
         self._login = login or Login()
-        self._names = None if address.socket_path else Addresses(*address.hosts[0])
+        self._names: Whereabouts | None = names
+        if names is None and not address.socket_path:
+            self._names = Addresses(*address.hosts[0])
         self._socket: AbstractConnection | None = None
+        self._place: Place = ("", 0)
         self._turn = asyncio.Lock()
 
     async def command(self, *words: str | bytes | int, timeout_s: float) -> Any:
@@ -91,6 +97,8 @@ class RedisConnection:
                 async with self._turn:
                     return await self._talk(what, talk)
         except TimeoutError:
+            if self._names is not None:
+                self._names.refresh()
             raise StoreUnreachable(f"{what}: no answer within {timeout_s:g} s from {self._where}") from None
 
     async def _talk(self, what: str, talk: Callable[[AbstractConnection], Awaitable[R]]) -> R:
@@ -99,7 +107,7 @@ class RedisConnection:
                 return await talk(await self._connected())
         except driver.ResponseError as error:
             if kind_of(error) in ELSEWHERE:
-                await self._drop()
+                await self._lose()
             raise translated(what, error) from error
         except (driver.RedisError, OSError) as error:
             await self._drop()
@@ -108,13 +116,19 @@ class RedisConnection:
             await self._drop()
             raise
 
+    async def _lose(self) -> None:
+        """The master is somewhere else: drops the connection and looks for it beside the calls."""
+        await self._drop()
+        if self._names is not None:
+            self._names.failed()
+
     def _no_answer(self, what: str, error: Exception) -> StoreError:
         if kind_of(error):  # LOADING and failed AUTH are connection errors to redis-py
             return translated(what, error)
         return StoreUnreachable(f"{what}: {error or type(error).__name__} ({self._where})")
 
     async def _connected(self) -> AbstractConnection:
-        if self._socket is not None and self._socket.is_connected:
+        if self._socket is not None and self._socket.is_connected and self._in_place():
             return self._socket
         await self._drop()
         wire = await self._new_socket()
@@ -127,16 +141,20 @@ class RedisConnection:
             raise
         return wire
 
+    def _in_place(self) -> bool:
+        return self._names is None or self._names.holds(self._place)
+
     async def _new_socket(self) -> AbstractConnection:
         settings = _settings(self._address, self._login)
         if self._names is None:
             return UnixDomainSocketConnection(path=self._address.socket_path, **settings)
-        settings |= {"host": await self._names.current(), "port": self._names.port}
+        self._place = await self._names.current()
+        settings |= {"host": self._place[0], "port": self._place[1]}
         settings |= {"socket_keepalive": True, "socket_keepalive_options": _keepalive_options()}
         if not self._address.tls:
             return Connection(**settings)
         secure = _NamedSSLConnection(**settings)
-        secure.server_name = self._names.host
+        secure.server_name = self._address.hosts[0][0]
         return secure
 
     async def _drop(self) -> None:
@@ -148,7 +166,7 @@ class RedisConnection:
     def _where(self) -> str:
         if self._names is None:
             return self._address.socket_path
-        return f"{self._names.host}:{self._names.port}"
+        return self._names.name
 
     async def aclose(self) -> None:
         await self._drop()

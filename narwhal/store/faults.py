@@ -57,6 +57,10 @@ ELSEWHERE: Final = frozenset({ReplyKind.READONLY, ReplyKind.MASTERDOWN, ReplyKin
 """The master is somewhere else: drop the connection and resolve it again."""
 
 
+DEMOTED: Final = "cannot be used with replica instances"
+"""WAIT says so; every write would be READONLY."""
+
+
 def kind_of(error: Exception) -> ReplyKind:
     for cls, kind in _CLASSES:
         if isinstance(error, cls):
@@ -64,6 +68,8 @@ def kind_of(error: Exception) -> ReplyKind:
     if not isinstance(error, driver.ResponseError):
         return ReplyKind.OTHER
     text = str(error)
+    if DEMOTED in text:
+        return ReplyKind.READONLY
     return next((kind for kind in ReplyKind if kind and kind in text), ReplyKind.OTHER)
 
 

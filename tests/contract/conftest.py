@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pytest
-import redis
 
 from narwhal.ports import HandoffStore, LeaseStore, LogFeed, Registry
 from narwhal.store.connection import Login, RedisConnection
@@ -21,7 +20,7 @@ from narwhal.store.memory import MemoryFeed, MemoryRunner, MemoryServer
 from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import KINDS, RedisServer, in_step, running
+from tests.support.redis import ACL_FILE, KINDS, RedisServer, acl_password, confirms, running
 
 CLUSTER = "contract"
 
@@ -128,13 +127,16 @@ class MemoryReplica:
 
 
 class RedisBackend:
+    """A real server, reached as the user that `configs/redis.acl` makes."""
+
     def __init__(self, server: RedisServer) -> None:
         self.server = server
         self._saved: dict[str, tuple[int, bytes]] = {}
 
     def open(self, quorum: Quorum | None = None) -> Stores:
         def connection() -> RedisConnection:
-            return RedisConnection(self.server.address, Login("narwhal-test"))
+            address = replace(self.server.address, username="narwhal")
+            return RedisConnection(address, Login("narwhal-test", acl_password()))
 
         data, quorum = RedisRunner(connection()), quorum or Quorum()
         handoff, registry = ScriptHandoffStore(data, CLUSTER, quorum=quorum), ScriptRegistry(data, CLUSTER)
@@ -172,12 +174,6 @@ class RedisBackend:
                 client.restore(key, ttl_ms, dumped)
 
 
-def confirms(client: redis.Redis) -> bool:
-    """A replica has a new write. Right after its first sync one may be online and a second behind."""
-    client.set("probe", "x")
-    return int(client.wait(1, 500)) >= 1
-
-
 class RedisReplica:
     def __init__(self, server: RedisServer, primary: RedisServer) -> None:
         self._server = server
@@ -186,7 +182,6 @@ class RedisReplica:
     def join(self) -> None:
         with self._server.client() as client:
             client.replicaof("127.0.0.1", str(self._primary.port))
-        self._primary.wait_until(lambda client: in_step(client) >= 1)
         self._primary.wait_until(confirms)
 
     def freeze(self) -> None:
@@ -214,8 +209,12 @@ def any_backend(
     if request.param == "memory":
         yield MemoryBackend()
         return
-    with running(request.param, tmp_path_factory.mktemp(request.param)) as server:
+    folder = tmp_path_factory.mktemp(request.param)
+    with running(request.param, folder, aclfile=str(ACL_FILE)) as server:
         yield RedisBackend(server)
+        with server.client() as client:
+            denied = [(row["reason"], row["object"]) for row in client.acl_log()]
+    assert denied == [], "configs/redis.acl must permit all that a router does"
 
 
 @pytest.fixture

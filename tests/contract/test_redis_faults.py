@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,9 +21,10 @@ from narwhal.store.connection import Login, RedisConnection
 from narwhal.store.feed import RedisFeed
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
+from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import RedisServer, in_step, running
+from tests.support.redis import ACL_FILE, RedisServer, acl_password, confirms, running
 
 META = OwnerMeta("a", "http://a:1")
 S = 5.0
@@ -182,7 +182,7 @@ def test_a_replica_refuses_every_write_and_shows_its_role(empty, own_server):
     with own_server.client() as client:
         client.replicaof("127.0.0.1", str(empty.port))
     own_server.wait_until(lambda client: client.info("replication")["master_link_status"] == "up")
-    empty.wait_until(in_step)
+    empty.wait_until(confirms)
 
     async def scenario():
         async with stores(empty.address) as (lease, _, _, _):
@@ -359,24 +359,20 @@ def test_a_call_that_waits_for_its_turn_keeps_its_own_deadline(empty):
 
 @pytest.fixture
 def guarded(server, tmp_path):
-    with running(server.kind, tmp_path / "guarded", aclfile=str(CONFIGS / "redis.acl")) as own:
+    with running(server.kind, tmp_path / "guarded", aclfile=str(ACL_FILE)) as own:
         yield own
-
-
-def password():
-    return re.search(r" >(\S+)", (CONFIGS / "redis.acl").read_text()).group(1)
 
 
 def test_the_shipped_acl_permits_every_operation(guarded):
     address = replace(guarded.address, username="narwhal")
-    assert all_good(asyncio.run(everything(address, Login("narwhal-a:1", password()))))
+    assert all_good(asyncio.run(everything(address, Login("narwhal-a:1", acl_password()))))
     with guarded.client() as client:
         assert client.acl_log() == []
 
 
 def test_the_shipped_acl_permits_nothing_else(guarded):
     async def scenario():
-        connection = RedisConnection(replace(guarded.address, username="narwhal"), Login("n", password()))
+        connection = RedisConnection(replace(guarded.address, username="narwhal"), Login("n", acl_password()))
         for words in (
             ("FLUSHALL",),
             ("CONFIG", "GET", "*"),
@@ -422,11 +418,11 @@ def test_a_database_number_is_respected(empty):
 # --- advice ------------------------------------------------------------------------------------------
 
 
-def advice(server: RedisServer) -> tuple[str, ...]:
+def advice(server: RedisServer, quorum: Quorum | None = None) -> tuple[str, ...]:
     async def scenario():
         connection = RedisConnection(server.address)
         try:
-            return await inspect_server(connection, timeout_s=S)
+            return await inspect_server(connection, quorum=quorum or Quorum(), timeout_s=S)
         finally:
             await connection.aclose()
 
@@ -495,3 +491,52 @@ async def test_a_cancelled_call_that_fails_at_that_moment_ends_cancelled_too(gua
             assert call.cancelled() == asked, f"cancelled after {turns} turns: {call.exception()!r}"
     finally:
         await connection.aclose()
+
+
+# --- WAIT ---------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_refuses_wait_is_refused_unless_nobody_needs_to_confirm(server, tmp_path):
+    """A managed service that hides WAIT, here by its right to rename commands."""
+    with running(server.kind, tmp_path / "managed", rename_command="WAIT ") as own:
+        with pytest.raises(StoreProtocolError, match=r"refuses WAIT.*--redis-min-replicas 0"):
+            advice(own)
+        (sentence,) = [text for text in advice(own, Quorum(0)) if "min-replicas 0" in text]
+    assert "refuses WAIT" in sentence
+
+
+def test_no_confirmation_is_said_out_loud_and_too_many_replicas_too(own_server):
+    assert any("no replica confirms the lease" in text for text in advice(own_server, Quorum(0)))
+    assert any("the store has 0 replicas" in text for text in advice(own_server, Quorum(2)))
+    assert not any("min-replicas" in text for text in advice(own_server, Quorum()))
+
+
+# --- rights that come and go --------------------------------------------------------------------------
+
+
+def test_rights_that_are_taken_away_are_no_answer_and_heal_when_given_back(guarded):
+    """The keeper takes any StoreError as no answer once it has started."""
+    address = replace(guarded.address, username="narwhal")
+
+    async def scenario():
+        async with stores(address, Login("n", acl_password())) as (lease, _, _, _):
+            await lease.claim("n", floor=0, ttl_ms=5000, timeout_s=S)
+            view = await lease.peek(timeout_s=S)
+            taken = await lease.acquire(
+                AcquireRequest("ta", META, view.version, str(view.inc), 0, 5000), timeout_s=S
+            )
+            with guarded.client() as client:
+                client.execute_command("ACL", "SETUSER", "narwhal", "-@all")
+            with pytest.raises(StoreProtocolError, match="refuses this user"):
+                await lease.renew(RenewRequest("ta", META, taken.epoch, 1, taken.life, 5000), timeout_s=S)
+            with guarded.client() as client:
+                client.acl_load()
+            for seq in (2, 3):
+                again = RenewRequest("ta", META, taken.epoch, seq, taken.life, 5000)
+                try:
+                    return await lease.renew(again, timeout_s=S)
+                except StoreUnreachable:  # a reload may end the connections of a user that it changes
+                    continue
+            raise AssertionError("never answered again")
+
+    assert isinstance(asyncio.run(scenario()), Renewed)

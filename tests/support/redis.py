@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from tests.support.services import program
 
 KINDS = ("redis-6.2", "redis-server", "valkey")
 START_S = 20.0
+ACL_FILE = Path(__file__).resolve().parents[2] / "configs" / "redis.acl"
 
 
 def binary(kind: str) -> str:
@@ -60,6 +62,13 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             bus.bind(("127.0.0.1", port + 10_000))
             return port
+
+
+def acl_password() -> str:
+    """The password of the user in the shipped access list."""
+    found = re.search(r" >(\S+)", ACL_FILE.read_text(encoding="utf-8"))
+    assert found is not None
+    return found.group(1)
 
 
 class RedisServer:
@@ -133,6 +142,12 @@ def in_step(client: redis.Redis) -> int:
     lines = client.info("replication")
     rows = [lines[f"slave{at}"] for at in range(lines["connected_slaves"])]
     return sum(row["state"] == "online" and row["offset"] > 0 for row in rows)
+
+
+def confirms(client: redis.Redis, replicas: int = 1) -> bool:
+    """Replicas have a new write. Right after its first sync one may be online and a second behind."""
+    client.set("probe", "x")
+    return int(client.wait(replicas, 500)) >= replicas and in_step(client) >= replicas
 
 
 @contextmanager

@@ -27,11 +27,12 @@ from narwhal.policy.warden import TICK_S, Ending, Meaning, StallCount
 from narwhal.runtime.exit_status import CRASHED
 from narwhal.runtime.warden.board import Board
 from narwhal.runtime.warden.ward import READY, STOPPING, Ward
-from narwhal.store.connection import Login, RedisConnection
+from narwhal.store.connection import Login
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
+from narwhal.store.sentinel import connection_to
 from narwhal.telemetry import logs, sd_notify
 
 log = logging.getLogger("narwhal.warden")
@@ -221,7 +222,7 @@ class Warden:
         address, cluster = self._options.store, self._options.cluster
         assert address is not None
         login = Login(f"narwhal-{legacy.router_id}-warden", self._options.store_password)
-        runner = RedisRunner(RedisConnection(address, login))
+        runner = RedisRunner(connection_to(address, login))
         return WardenStores(
             lease=ScriptLeaseStore(runner, cluster),
             handoffs=ScriptHandoffStore(runner, cluster),

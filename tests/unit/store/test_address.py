@@ -27,14 +27,14 @@ class Names:
 async def settled(addresses):
     for _ in range(5):
         await asyncio.sleep(0)
-    return await addresses.current()
+    return (await addresses.current())[0]
 
 
 def test_the_first_call_waits_for_the_name_and_later_ones_do_not_ask():
     async def scenario():
         names = Names(("10.0.0.1", "10.0.0.2"))
         addresses = Addresses("redis", 6379, resolve=names.resolve)
-        found = [await addresses.current() for _ in range(3)]
+        found = [(await addresses.current())[0] for _ in range(3)]
         return found, names.asked
 
     assert asyncio.run(scenario()) == (["10.0.0.1"] * 3, 1)
@@ -43,7 +43,7 @@ def test_the_first_call_waits_for_the_name_and_later_ones_do_not_ask():
 def test_a_failure_turns_to_the_next_address():
     async def scenario():
         addresses = Addresses("redis", 6379, resolve=Names(("10.0.0.1", "10.0.0.2")).resolve)
-        seen = [await addresses.current()]
+        seen = [(await addresses.current())[0]]
         for _ in range(2):
             addresses.failed()
             seen.append(await settled(addresses))
@@ -79,7 +79,7 @@ def test_a_name_that_never_resolved_is_an_os_error_and_is_asked_again():
         addresses = Addresses("redis", 6379, resolve=names.resolve)
         with pytest.raises(OSError, match="redis cannot be resolved: unknown name"):
             await addresses.current()
-        return await addresses.current()
+        return (await addresses.current())[0]
 
     assert asyncio.run(scenario()) == "10.0.0.1"
 
@@ -102,6 +102,6 @@ def test_a_hanging_name_service_holds_up_only_callers_without_an_address():
         known = await settled(addresses)
         hanging.clear()
         addresses.failed()
-        return known, await addresses.current(), await addresses.aclose()
+        return known, (await addresses.current())[0], await addresses.aclose()
 
     assert asyncio.run(scenario()) == ("10.0.0.1", "10.0.0.1", None)

@@ -60,6 +60,12 @@ def test_the_text_of_a_lost_connection_is_not_searched_for_words():
     assert kind_of(driver.ConnectionError("Error connecting to READONLY-host:6379")) is ReplyKind.OTHER
 
 
-def test_a_sentinel_address_is_refused():
+def test_a_sentinel_address_is_never_taken_for_the_server_itself():
     with pytest.raises(StoreProtocolError, match="Sentinel"):
         RedisConnection(StoreAddress(hosts=(("s", 26379),), service="main"))
+
+
+def test_wait_on_a_server_that_was_demoted_means_that_the_master_is_elsewhere():
+    error = driver.ResponseError("WAIT cannot be used with replica instances. Please also note that")
+    assert kind_of(error) is ReplyKind.READONLY
+    assert isinstance(translated("WAIT", error), StoreUnreachable)
