@@ -6,6 +6,7 @@ parent, which must not carry the router's libraries.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ PROGRAM = "narwhal-serve"
 def main(argv: Sequence[str] | None = None) -> int:
     """Problems go to standard error, one line each, without a traceback."""
     words = sys.argv[1:] if argv is None else argv
+    # Until router and warden run: all that a start makes stays, and looking through it takes a tenth of it.
+    gc.disable()
     try:
         return _run(read_start(words, os.environ, program=PROGRAM))
     except ConfigError as error:
@@ -30,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SavedStateError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return WRONG_STATE
+    finally:
+        gc.enable()
 
 
 def _run(start: Start) -> int:

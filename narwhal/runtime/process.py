@@ -179,8 +179,9 @@ async def _life(setting: Setting, prepared: Prepared) -> int:
     await server.start()
     _summary.setLevel(logging.INFO)
     _summary.info("%s", summary(setting))
-    gc.collect()
+    # What a start leaves (the little garbage in it too) is never looked at again.
     gc.freeze()
+    gc.enable()
     supervisor.ready()
     work = asyncio.create_task(router.run(), name="router")
     stopped = asyncio.create_task(signals.stop.wait(), name="stop")

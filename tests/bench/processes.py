@@ -55,14 +55,17 @@ def is_free(port: int) -> bool:
 def running(
     command: Sequence[str], *, core: int, log: Path, env: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A pinned process, terminated (then killed) at the end; its output goes to `log`."""
+    """A pinned process, terminated (then killed) at the end; its output goes to `log`.
+
+    It may keep its bytecode, as an installed package does: compiling is no part of a start.
+    """
     with log.open("ab") as out:
         process = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(env or {})},
             preexec_fn=lambda: os.sched_setaffinity(0, {core}),
         )
     try:

@@ -68,6 +68,7 @@ def guarded(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGCHLD})
         ward = Ward(board, theirs, warden=warden)
         return router(ward, {name: value for name, value in env.items() if name != "NOTIFY_SOCKET"})
+    gc.enable()
     theirs.close()
     logs.configure(options.log_level, options.log_format)
     return Warden(Child(pid, board, ours), options, env=env).run()
