@@ -28,6 +28,7 @@ from narwhal.model.lease import (
     RenewReply,
 )
 from narwhal.model.monitoring import GaugeSample, StageReport
+from narwhal.model.process import UNKNOWN_PROCESS, ProcessMark
 from narwhal.model.request import Counters, InferenceRequest, Outcome, RequestRow
 
 # --- leadership ------------------------------------------------------------------------------------
@@ -418,6 +419,7 @@ class RouterEntry:
     drift: tuple[str, ...] = ()
     version: str = ""
     config_digest: str = ""
+    process: ProcessMark = UNKNOWN_PROCESS
     seen_ms: int = 0
 
 

@@ -30,6 +30,7 @@ from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.candidacy import ElectionSettings
+from narwhal.policy.death import ProcessSight, blind
 from narwhal.policy.election import Election
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.intents import Effect
@@ -48,9 +49,11 @@ from narwhal.ports import (
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """`lease` belongs to the keeper's loop, the others to the main loop. Three connections, never shared."""
+    """`lease` belongs to the keeper's loop, the others to the main loop. Three connections, never shared:
+    `record`, the same lease for who reads or frees it without holding it, is on the data connection."""
 
     lease: LeaseStore
+    record: LeaseStore
     handoffs: HandoffStore
     feed: LogFeed
     registry: Registry
@@ -61,9 +64,9 @@ class Stores:
 class Surroundings:
     """What the process lends. `draw`: a fresh 128-bit text; `jitter`: a number in [0, 1); `tell`: takes an
     effect on the keeper's thread and brings it to `Member.take` on the main loop; `tell_token`: takes token
-    and floor of an acquire before it is sent, on the keeper's thread. `election`: the lease
-    machine to run; tests that break a rule on purpose hand in theirs. `peers` asks other routers from the
-    main loop, `keeper_peers` from the keeper's."""
+    and floor of an acquire before it is sent, on the keeper's thread; `look`: what the system says of a PID.
+    `election`: the lease machine to run; tests that break a rule on purpose hand in theirs. `peers` asks
+    other routers from the main loop, `keeper_peers` from the keeper's."""
 
     clock: Clock
     recorder: Recorder
@@ -75,6 +78,7 @@ class Surroundings:
     tell_token: Callable[[str, int], None] = no_warden
     peers: Peers = field(default_factory=NoPeers)
     keeper_peers: Peers = field(default_factory=NoPeers)
+    look: Callable[[int], ProcessSight] = blind
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ def _entry(settings: MemberSettings) -> RouterEntry:
         control_url=meta.control_url,
         version=meta.version,
         config_digest=settings.config_digest,
+        process=meta.process,
     )
 
 
@@ -148,9 +153,16 @@ def _start(
         run=identity.run,
         engines=identity.engines,
         resume=settings.resume,
+        process=settings.meta.process,
     )
     ports = StartPorts(
-        stores.handoffs, stores.registry, surroundings.clock, surroundings.recorder, surroundings.jitter
+        record=stores.record,
+        handoffs=stores.handoffs,
+        registry=stores.registry,
+        look=surroundings.look,
+        clock=surroundings.clock,
+        recorder=surroundings.recorder,
+        jitter=surroundings.jitter,
     )
     return StartChecks(rules, ports, file=file, mirror=mirror)
 

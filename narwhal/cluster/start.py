@@ -16,8 +16,11 @@ from narwhal.cluster.mirror import Mirror
 from narwhal.errors import ConfigError, SavedStateError, StoreProtocolError, StoreUnreachable
 from narwhal.model.handoff import CheckpointRecord, StoredHandoff
 from narwhal.model.leadership import Remembered
+from narwhal.model.lease import LeaseState
+from narwhal.model.process import ProcessMark
+from narwhal.policy.death import ProcessSight, proves_death
 from narwhal.policy.takeover import SavedState, from_checkpoint, from_store
-from narwhal.ports import Checkpoint, HandoffStore, Recorder, Registry, RouterEntry
+from narwhal.ports import Checkpoint, HandoffStore, LeaseStore, Recorder, Registry, RouterEntry
 
 log = logging.getLogger("narwhal.cluster")
 R = TypeVar("R")
@@ -29,6 +32,7 @@ PREDECESSOR_S = 16.0
 SILENT_S = 6.0
 """Three announcements missed."""
 POLL_S = 0.5
+DEAD = "its process (pid {pid}) has ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,17 @@ class StartRules:
     run: str
     engines: tuple[str, ...]
     resume: bool
+    process: ProcessMark
 
 
 @dataclass(frozen=True, slots=True)
 class StartPorts:
+    """`look`: what this system says of a PID, for the proof of a predecessor's death."""
+
+    record: LeaseStore
     handoffs: HandoffStore
     registry: Registry
+    look: Callable[[int], ProcessSight]
     clock: Clock
     recorder: Recorder
     jitter: Callable[[], float]
@@ -112,14 +121,16 @@ class StartChecks:
             self._ports.recorder.event("saved_state_left", {"error": str(problem)})
 
     async def _await_predecessor(self) -> None:
-        """An entry of our ID by another run: it ends (clean exit, or 15 s of silence), or the ID is taken.
+        """An entry of our ID by another run: it ends (clean exit, its warden, proof of death, or 15 s of
+        silence), or the ID is taken.
 
         Only what is said anew shows life: an entry may outlive its 15 s where Redis's clock was set back.
         """
         clock, first, heard, seen_ms = self._ports.clock, None, 0.0, -1
         while True:
+            await self._free_lease()
             entry = await self._predecessor()
-            if entry is None:
+            if entry is None or await self._freed(entry):
                 return
             now = clock.now()
             first = now if first is None else first
@@ -132,6 +143,41 @@ class StartChecks:
                     f"router ID {self._rules.router_id} is taken: a live router of this cluster has it"
                 )
             await clock.sleep(POLL_S)
+
+    async def _free_lease(self) -> None:
+        """Gives back the lease of an owner on this host that has provably ended.
+
+        By the very version that was read before the proof: whoever renewed or took it since is left alone.
+        """
+        ports = self._ports
+        view = await self._asked(lambda: ports.record.peek(timeout_s=CALL_S))
+        version, fields = view.version, view.fields or {}
+        if view.state is not LeaseState.HELD or version is None:
+            return
+        mark = ProcessMark.of_record(fields)
+        if not self._is_dead(mark):
+            return
+        freed = await self._asked(
+            lambda: ports.record.release(version, reason=DEAD.format(pid=mark.pid), timeout_s=CALL_S)
+        )
+        if freed is True:
+            self._tell_death("its lease", view.owner, mark=mark)
+
+    async def _freed(self, entry: RouterEntry) -> bool:
+        """The ID is free: its process has provably ended, and its entry is deleted."""
+        if not self._is_dead(entry.process):
+            return False
+        await self._asked(lambda: self._ports.registry.withdraw(entry.router_id, entry.run, timeout_s=CALL_S))
+        self._tell_death("its ID", entry.router_id, mark=entry.process)
+        return True
+
+    def _is_dead(self, mark: ProcessMark) -> bool:
+        return proves_death(mark, self._rules.process, look=self._ports.look)
+
+    def _tell_death(self, freed: str, router_id: str, *, mark: ProcessMark) -> None:
+        fields = {"freed": freed, "router_id": router_id, "pid": mark.pid}
+        self._ports.recorder.event("proof_of_death", fields)
+        log.warning("%(router_id)s (pid %(pid)d here) has ended without a word: %(freed)s is free", fields)
 
     async def _predecessor(self) -> RouterEntry | None:
         routers = await self._asked(lambda: self._ports.registry.routers(timeout_s=CALL_S))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from narwhal.model.handoff import LOG_START, LogPosition
+from narwhal.model.process import ProcessMark
 
 MAX_EPOCH = 2**52
 """Epochs above this are refused as floors: Lua numbers stay exact below 2^53."""
@@ -101,6 +102,17 @@ class OwnerMeta:
     pid: int = 0
     pid_start: str = ""
     version: str = ""
+
+    @property
+    def process(self) -> ProcessMark:
+        return ProcessMark(
+            host=self.host,
+            machine_id=self.machine_id,
+            boot_id=self.boot_id,
+            pidns=self.pidns,
+            pid=self.pid,
+            pid_start=self.pid_start,
+        )
 
 
 # --- replies -------------------------------------------------------------------------------------

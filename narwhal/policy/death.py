@@ -16,9 +16,11 @@ Only the same kernel, in the same boot and PID namespace, can say anything about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+
+from narwhal.model.process import ProcessMark
 
 
 class Signalled(Enum):
@@ -27,35 +29,6 @@ class Signalled(Enum):
     REACHED = "reached"
     NO_SUCH_PROCESS = "no such process"
     FORBIDDEN = "not permitted"
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessMark:
-    """Which process on which host. Unknown facts are "" and 0; `pid_start` is in clock ticks after boot."""
-
-    host: str = ""
-    machine_id: str = ""
-    boot_id: str = ""
-    pidns: str = ""
-    pid: int = 0
-    pid_start: str = ""
-
-    @classmethod
-    def of_record(cls, fields: Mapping[str, str]) -> ProcessMark:
-        """From a stored record; what is missing or no number is unknown."""
-        pid = fields.get("pid", "")
-        return cls(
-            host=fields.get("host", ""),
-            machine_id=fields.get("machine_id", ""),
-            boot_id=fields.get("boot_id", ""),
-            pidns=fields.get("pidns", ""),
-            pid=int(pid) if pid.isascii() and pid.isdigit() else 0,
-            pid_start=fields.get("pid_start", ""),
-        )
-
-    @property
-    def place(self) -> tuple[str, str, str, str]:
-        return (self.host, self.machine_id, self.boot_id, self.pidns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +50,8 @@ def proves_death(theirs: ProcessMark, ours: ProcessMark, *, look: Callable[[int]
     if sight.state in ("", "Z") or not sight.start or not theirs.pid_start:
         return False
     return sight.start != theirs.pid_start
+
+
+def blind(_pid: int) -> ProcessSight:
+    """Sees nothing, so it proves nothing."""
+    return ProcessSight(Signalled.FORBIDDEN)

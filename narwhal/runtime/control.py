@@ -27,7 +27,7 @@ from narwhal.peers.http import HttpPeers
 from narwhal.policy.handoff_codec import to_fields
 from narwhal.policy.intents import Effect
 from narwhal.ports import Checkpoint, ControlGate, ControlView, LeaseStore, Recorder, StatePublisher
-from narwhal.runtime.host import owner_meta
+from narwhal.runtime.host import look_at, owner_meta
 from narwhal.runtime.keeper_thread import KeeperThread
 from narwhal.store.advice import inspect_server
 from narwhal.store.connection import Login
@@ -217,6 +217,7 @@ class ClusterControl:
             tell_token=parts.tell_token,
             peers=self._peers,
             keeper_peers=keeper_peers,
+            look=look_at,
         )
         self._membership = assemble(
             _member_settings(parts), stores, owned=parts.owned, surroundings=surroundings
@@ -235,6 +236,7 @@ class ClusterControl:
         lease: LeaseStore = ScriptLeaseStore(keeper, cluster, quorum=quorum)
         return Stores(
             lease=lease,
+            record=ScriptLeaseStore(data, cluster, quorum=quorum),
             handoffs=ScriptHandoffStore(data, cluster, quorum=quorum),
             feed=RedisFeed(connection_to(address, login), cluster),
             registry=ScriptRegistry(data, cluster),

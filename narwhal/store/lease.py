@@ -93,12 +93,7 @@ def meta_fields(meta: OwnerMeta) -> list[str]:
         "owner": meta.router_id,
         "url": meta.url,
         "control_url": meta.control_url,
-        "host": meta.host,
-        "machine_id": meta.machine_id,
-        "boot_id": meta.boot_id,
-        "pidns": meta.pidns,
-        "pid": str(meta.pid),
-        "pid_start": meta.pid_start,
+        **meta.process.record(),
         "version": meta.version,
     }
     return [item for pair in fields.items() for item in pair]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from narwhal.errors import StoreProtocolError
+from narwhal.model.process import ProcessMark
 from narwhal.ports import RouterEntry
 from narwhal.store import replies
 from narwhal.store.keys import Keys
@@ -77,6 +78,7 @@ def _fields(entry: RouterEntry) -> dict[str, str]:
         "drift": ",".join(entry.drift),
         "version": entry.version,
         "config_digest": entry.config_digest,
+        **entry.process.record(),
     }
 
 
@@ -97,6 +99,7 @@ def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
             drift=tuple(word for word in fields.get("drift", "").split(",") if word),
             version=fields.get("version", ""),
             config_digest=fields.get("config_digest", ""),
+            process=ProcessMark.of_record(fields),
             seen_ms=int(fields.get("seen_ms", "0")),
         )
     except (KeyError, ValueError) as error:

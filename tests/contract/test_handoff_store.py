@@ -10,6 +10,7 @@ import pytest
 from narwhal.errors import StoreUnreachable
 from narwhal.model.handoff import EntryKind, LogEntry, LogPosition
 from narwhal.model.lease import Appended, Lost, OldEpoch, OwnerMeta, Published, TopIs
+from narwhal.model.process import ProcessMark
 from narwhal.model.request import Counters
 from narwhal.ports import AcquireRequest, AppendRequest, PublishRequest, RenewRequest, RouterEntry
 
@@ -378,6 +379,7 @@ def test_an_announced_router_is_seen_with_all_it_told(play):
         drift=("config", "version"),
         version="1.0",
         config_digest="ab",
+        process=ProcessMark("host", "machine", "boot", "pid:[1]", 12, "99"),
     )
 
     async def scenario(s):

@@ -121,6 +121,23 @@ def routers_of(router: Router) -> set[str]:
     return {one["router_id"] for one in router.get("/narwhal/cluster")["routers"]}
 
 
+def test_a_kill_while_the_store_stands_still_is_settled_when_it_is_back(scene: Stage) -> None:
+    """The warden asks again every quarter second; the lease has not run out by then."""
+    owner, standby = scene.pair()
+    with probing(owner.url, standby.url) as probers, crowd([owner.url, standby.url]) as clients:
+        time.sleep(0.5)
+        scene.redis.freeze()
+        os.kill(owner.pid, signal.SIGKILL)
+        time.sleep(1.5)
+        assert not standby.ready()
+        took_s = takeover_s(standby, scene.redis.thaw)
+    assert owner.process.ended() == 1
+    assert overlaps(probers) == []
+    told("kill -9 while the store stands still", takeover_after_s=round(took_s, 3))
+    assert took_s < PROMPT_S
+    counts_exactly(standby, clients.served())
+
+
 # --- stalls ----------------------------------------------------------------------------------------
 
 
@@ -189,3 +206,36 @@ def test_a_router_has_one_parent_and_no_children(scene: Stage) -> None:
     megabytes = warden.memory_full_info().uss / 2**20
     told("warden", private_mb=round(megabytes, 1), cpu_s=sum(warden.cpu_times()[:2]))
     assert megabytes < 32
+
+
+# --- nobody is left to speak for the owner -----------------------------------------------------------
+
+
+def test_an_owner_that_died_with_its_warden_is_proved_dead_by_its_successor(scene: Stage) -> None:
+    """As `systemctl kill -s KILL`, then a start under the same ID: nothing is waited for, no 15 s, no TTL."""
+    owner = scene.router("a")
+    before = epoch(owner)
+    os.kill(owner.process.pid, signal.SIGSTOP)
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.process.kill()
+    eventually(lambda: not psutil.pid_exists(owner.pid), what="the router reaped")
+    with scene.redis.client() as store:
+        assert store.hget("narwhal:{simulated}:lease", "state") == "held", "nobody gave it back"
+    again = scene.router("a")
+    freed = [row["freed"] for row in again.journal() if row["kind"] == "proof_of_death"]
+    assert freed == ["its lease", "its ID"]
+    assert epoch(again) > before
+
+
+def test_without_a_warden_at_most_the_last_flush_is_lost(scene: Stage) -> None:
+    """Counts of the last 50 ms and of a flush under way; with the warden the same kill loses none."""
+    owner, standby = scene.pair("--no-warden")
+    with crowd([owner.url], size=2, pause_s=0.0) as clients:
+        eventually(lambda: clients.served() >= 20, what="answers")
+        died = time.monotonic()
+        owner.process.kill()
+    eventually(standby.ready, what="takeover")
+    answered, late = clients.served(), clients.served() - clients.served(until=died - 0.2)
+    eventually(lambda: served(standby) >= answered - late, what="the counters")
+    told("no warden", answered=answered, counted=served(standby), of_the_last_200_ms=late)
+    assert answered - late <= served(standby) <= answered

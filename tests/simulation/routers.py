@@ -118,6 +118,7 @@ class SimRouter:
         data = MemoryRunner(server, self._link(DATA, main, keeper))
         stores = Stores(
             lease=ScriptLeaseStore(MemoryRunner(server, self._link(LEASE, keeper, main)), CLUSTER),
+            record=ScriptLeaseStore(data, CLUSTER),
             handoffs=ScriptHandoffStore(data, CLUSTER),
             feed=MemoryFeed(server, self._link(FEED, main, keeper)),
             registry=ScriptRegistry(data, CLUSTER),

@@ -19,6 +19,7 @@ from narwhal.model.lease import AppendReply, OwnerMeta, PublishReply
 from narwhal.model.request import Counters, Outcome, RequestRow
 from narwhal.model.settings import LeaseTimings
 from narwhal.peers.memory import MemoryPeers, Neighbourhood, PeerEnd
+from narwhal.policy.death import blind
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.totals import Totals
 from narwhal.ports import AppendRequest, FeedBatch, PublishRequest
@@ -145,7 +146,8 @@ class Scene:
         self._numbers = itertools.count(1)
 
     def router(self, name: str, **changes: Any) -> Router:
-        """A router that is not started yet. `changes` are of MemberSettings, and `engines`, `checkpoint`."""
+        """A router that is not started yet. `changes` are of MemberSettings, and `engines`, `checkpoint`,
+        `feed`, `look`."""
         run = f"{name}-{next(self._numbers)}"
         engines = changes.pop("engines", ENGINES)
         checkpoint = changes.pop("checkpoint", None) or MemoryCheckpoint()
@@ -157,11 +159,13 @@ class Scene:
         main, keeper, book = Strand(f"{run}/main"), Strand(f"{run}/keeper"), Book()
         stores = Stores(
             lease=ScriptLeaseStore(runner, "c"),
+            record=ScriptLeaseStore(runner, "c"),
             handoffs=handoffs,
             feed=feed,
             registry=ScriptRegistry(runner, "c"),
             checkpoint=checkpoint,
         )
+        look = changes.pop("look", blind)
         settings = MemberSettings(
             cluster="c",
             meta=OwnerMeta(name, f"http://{name}", version="1"),
@@ -177,6 +181,7 @@ class Scene:
             tell=lambda told: self.loop.call_soon(parts.member.take, told, context=main.context()),
             peers=peers,
             keeper_peers=peers,
+            look=look,
         )
         parts = assemble(
             replace(settings, **changes), stores, owned=Owned(fleet, totals), surroundings=surroundings

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from narwhal.policy.death import ProcessMark, ProcessSight, Signalled, proves_death
+from narwhal.model.process import ProcessMark
+from narwhal.policy.death import ProcessSight, Signalled, blind, proves_death
 
 OURS = ProcessMark("host-1", "machine", "boot", "pid:[1]", pid=500, pid_start="900")
 THEIRS = replace(OURS, pid=400, pid_start="700")
@@ -71,5 +72,10 @@ def test_a_pid_that_would_name_a_group_is_never_asked_for(pid: int) -> None:
 def test_a_record_is_read_as_far_as_it_goes() -> None:
     fields = {"host": "h", "machine_id": "m", "boot_id": "b", "pidns": "n", "pid": "12", "pid_start": "9"}
     assert ProcessMark.of_record(fields) == ProcessMark("h", "m", "b", "n", 12, "9")
+    assert ProcessMark.of_record(fields).record() == fields
     assert ProcessMark.of_record({}) == ProcessMark()
     assert [ProcessMark.of_record({"pid": text}).pid for text in ("", "-5", "x", "²", "1.5")] == [0] * 5
+
+
+def test_who_sees_nothing_proves_nothing() -> None:
+    assert not proves_death(THEIRS, OURS, look=blind)
