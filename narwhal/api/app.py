@@ -31,7 +31,7 @@ def build_app(
     """
     routes = [
         *data_routes,
-        *health_routes(views.readiness, views.health),
+        *health_routes(views.readiness, views.health, heard=views.heard),
         *operator_routes(views),
         *action_routes(actions),
     ]

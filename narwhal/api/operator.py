@@ -23,7 +23,8 @@ METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class OperatorViews:
-    """The read-side handles that runtime gives. All read memory; None from `handoff`: no document yet."""
+    """The read-side handles that runtime gives. All read memory; None from `handoff`: no document yet.
+    `heard` is told which router polls /ready."""
 
     readiness: Callable[[], Readiness]
     health: Callable[[], Health]
@@ -31,6 +32,7 @@ class OperatorViews:
     cluster: Callable[[], ClusterStatus]
     handoff: Callable[[], HandoffView | None]
     metrics: Callable[[], bytes]
+    heard: Callable[[str], None] = lambda router_id: None
 
 
 def operator_routes(views: OperatorViews) -> list[Route]:

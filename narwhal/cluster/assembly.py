@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from narwhal.clock import Clock
+from narwhal.cluster.claims import Claimant, ClaimCourt, ClaimPorts, ClaimRules, Probing, engines_pass
 from narwhal.cluster.failsafe import AddressBook, Asker, NoPeers, PledgeRounds
 from narwhal.cluster.flush import TotalsFlusher
 from narwhal.cluster.gate import LeasedGate
@@ -30,6 +31,7 @@ from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.candidacy import ElectionSettings
+from narwhal.policy.claims import Truce
 from narwhal.policy.death import ProcessSight, blind
 from narwhal.policy.election import Election
 from narwhal.policy.fleet import Fleet
@@ -66,7 +68,8 @@ class Surroundings:
     effect on the keeper's thread and brings it to `Member.take` on the main loop; `tell_token`: takes token
     and floor of an acquire before it is sent, on the keeper's thread; `look`: what the system says of a PID.
     `election`: the lease machine to run; tests that break a rule on purpose hand in theirs. `peers` asks
-    other routers from the main loop, `keeper_peers` from the keeper's."""
+    other routers from the main loop (None: nobody is asked and no claim is put), `keeper_peers` from the
+    keeper's; `probe` asks the engines."""
 
     clock: Clock
     recorder: Recorder
@@ -76,9 +79,10 @@ class Surroundings:
     tell: Callable[[Effect | LeaseSight], None]
     election: type[Election] = Election
     tell_token: Callable[[str, int], None] = no_warden
-    peers: Peers = field(default_factory=NoPeers)
+    peers: Peers | None = None
     keeper_peers: Peers = field(default_factory=NoPeers)
     look: Callable[[int], ProcessSight] = blind
+    probe: Probing = engines_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class MemberSettings:
     config_digest: str = ""
     failsafe: tuple[str, ...] = ()
     """The voters; empty: fail-safe mode is off."""
+    takeover_after: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ class Membership:
     roster: Roster
     takeover: Takeover
     yielding: Yielding
+    court: ClaimCourt
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +124,14 @@ class Owned:
     totals: Totals
 
 
-def nudging(keeper: LeaseKeeper) -> Callable[[LogEntry], None]:
+def nudging(keeper: LeaseKeeper, court: ClaimCourt) -> Callable[[LogEntry], None]:
     """A change of hands in the log is looked at now, not at the next peek."""
     hands = {EntryKind.RELEASED, EntryKind.ACQUIRED}
 
     def on_entry(entry: LogEntry) -> None:
         if entry.kind in hands:
             keeper.nudge()
+            court.saw(entry)
 
     return on_entry
 
@@ -167,6 +174,32 @@ def _start(
     return StartChecks(rules, ports, file=file, mirror=mirror)
 
 
+def _claims(
+    settings: MemberSettings,
+    stores: Stores,
+    *,
+    gate: LeasedGate,
+    roster: Roster,
+    surroundings: Surroundings,
+) -> tuple[Claimant, ClaimCourt]:
+    timings, truce = settings.timings, Truce()
+    ports = ClaimPorts(
+        surroundings.peers,
+        stores.registry,
+        surroundings.clock,
+        surroundings.recorder,
+        surroundings.probe,
+    )
+    rules = ClaimRules(
+        settings.meta.router_id,
+        ttl_s=timings.ttl_s,
+        poll_s=timings.standby_probe_interval_s,
+        after=settings.takeover_after,
+    )
+    claimant = Claimant(ports, rules, gate=gate, roster=roster, truce=truce)
+    return claimant, ClaimCourt(ports, rules, gate=gate, roster=roster, truce=truce)
+
+
 def _rounds(settings: MemberSettings, surroundings: Surroundings, *, book: AddressBook) -> PledgeRounds:
     asker = Asker(
         settings.meta.router_id,
@@ -201,7 +234,10 @@ def assemble(
     machine = surroundings.election(election, file.remembered, now=clock.now())
     keeper = LeaseKeeper(machine, stores.lease, gate=gate, links=links)
     gate.supersede = lambda token, floor, why: keeper.supersede(token, floor, why=why)
-    mirror = Mirror(stores.feed, stores.handoffs, clock=clock, on_entry=nudging(keeper))
+    mirror = Mirror(stores.feed, stores.handoffs, clock=clock)
+    roster = Roster(stores.registry, _entry(settings), mirror=mirror, keeper=keeper, gate=gate)
+    claimant, court = _claims(settings, stores, gate=gate, roster=roster, surroundings=surroundings)
+    mirror.on_entry = nudging(keeper, court)
     state = OwnState(owned.fleet, owned.totals, identity=settings.identity, clock=clock)
     ports = PublisherPorts(stores.handoffs, stores.checkpoint, clock, surroundings.blocking)
     flusher = TotalsFlusher(stores.handoffs, owned.totals, clock=clock)
@@ -215,17 +251,28 @@ def assemble(
         publisher=publisher,
         takeover=Takeover(stores.handoffs, state, flusher=flusher, publisher=publisher, clock=clock),
         flusher=flusher,
-        roster=Roster(stores.registry, _entry(settings), mirror=mirror, keeper=keeper, gate=gate),
+        roster=roster,
         start=_start(settings, stores, file=file, mirror=mirror, surroundings=surroundings),
         pulse=pulse,
         history=History(surroundings.recorder, router_id=meta.router_id, clock=clock),
+        court=court,
+        claimant=claimant,
         recorder=surroundings.recorder,
     )
-    crew.roster.book, crew.roster.may_own = book, not voters or meta.router_id in voters
-    crew.roster.resident = lambda: sum(legs.prefill + legs.decode for legs in owned.fleet.resident().values())
+    roster.book, roster.may_own = book, not voters or meta.router_id in voters
+    roster.resident = lambda: sum(legs.prefill + legs.decode for legs in owned.fleet.resident().values())
     member = Member(crew, max_age_s=settings.max_handoff_age_s, resume=settings.resume)
-    view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=crew.roster, history=crew.history)
-    yielding = Yielding(member, crew.roster, gate=gate, clock=clock)
+    view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=roster, history=crew.history)
+    yielding = Yielding(member, roster, gate=gate, clock=clock)
     return Membership(
-        member, keeper, gate, view, publisher, mirror, crew.roster, takeover=crew.takeover, yielding=yielding
+        member,
+        keeper,
+        gate,
+        view,
+        publisher,
+        mirror,
+        roster,
+        takeover=crew.takeover,
+        yielding=yielding,
+        court=court,
     )

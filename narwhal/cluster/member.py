@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from narwhal.clock import Clock
+from narwhal.cluster.claims import Claimant, ClaimCourt
 from narwhal.cluster.flush import TotalsFlusher
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.history import History
@@ -27,6 +28,7 @@ from narwhal.cluster.takeover import Saved, Takeover
 from narwhal.cluster.trouble import Troubles
 from narwhal.errors import StoreError
 from narwhal.model.leadership import LeaseSight
+from narwhal.policy.claims import CLAIM_REASON
 from narwhal.policy.intents import Alarm, Effect, Extended, Fenced, Granted, Released
 from narwhal.ports import Recorder
 
@@ -55,6 +57,8 @@ class Crew:
     start: StartChecks
     pulse: Pulse
     history: History
+    court: ClaimCourt
+    claimant: Claimant
     recorder: Recorder
 
 
@@ -80,7 +84,14 @@ class Member:
         """Works until cancelled. Raises ConfigError (exit 2) or SavedStateError (exit 3) from the checks
         at start, and whatever bug shows in one of its tasks."""
         self._failed = asyncio.get_running_loop().create_future()
-        for work in (self._crew.pulse.run(), self._crew.flusher.run(), self._begin(), self._upkeep()):
+        crew = self._crew
+        for work in (
+            crew.pulse.run(),
+            crew.flusher.run(),
+            self._begin(),
+            self._upkeep(),
+            crew.claimant.run(),
+        ):
             self._spawn(work)
         self._follow()
         try:
@@ -153,8 +164,8 @@ class Member:
                 self._epoch = told.epoch
                 crew.history.note("acquired", told.epoch)
                 self._opening = (token, self._spawn(self._open(told)))
-            case Extended(reinstated=True):
-                self._spawn(self._republish())
+            case Extended():
+                self._extended(told)
             case Fenced(token, why):
                 self._end(token)
                 self._released.set()
@@ -170,8 +181,6 @@ class Member:
                 crew.recorder.event("lease_alarm", {"text": text})
             case LeaseSight():
                 crew.mirror.followed |= crew.history.saw(told)
-            case _:
-                pass
         crew.gate.changed()
 
     async def _open(self, granted: Granted) -> None:
@@ -186,6 +195,15 @@ class Member:
             crew.recorder.event("ownership", {"change": "opened", "epoch": granted.epoch})
         elif crew.gate.alive(token):
             crew.keeper.fence(token, "the first fenced write did not succeed")
+
+    def _extended(self, told: Extended) -> None:
+        if told.reinstated:
+            self._spawn(self._republish())
+        elif successor := self._crew.court.judge(told.claims):
+            self._spawn(self._yield_to(successor))
+
+    async def _yield_to(self, claimant: str) -> None:
+        await self.give_back(CLAIM_REASON, successor=claimant)
 
     async def _republish(self) -> None:
         with contextlib.suppress(StoreError):

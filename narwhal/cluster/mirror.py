@@ -37,12 +37,12 @@ class Mirror:
         handoffs: HandoffStore,
         *,
         clock: Clock,
-        on_entry: Callable[[LogEntry], None],
+        on_entry: Callable[[LogEntry], None] = lambda entry: None,
     ) -> None:
         self._feed = feed
         self._handoffs = handoffs
         self._clock = clock
-        self._on_entry = on_entry
+        self.on_entry = on_entry
         self._cursor = LOG_START
         self._synced = False
         self.document: HandoffDocument | None = None
@@ -137,7 +137,7 @@ class Mirror:
         fresh = [entry for entry in batch.entries if self._cursor < entry.position]
         for entry in fresh:
             self._cursor = entry.position
-            self._on_entry(entry)
+            self.on_entry(entry)
         if any(entry.kind is EntryKind.SNAPSHOT for entry in fresh):
             self._synced = False
             await self._load()

@@ -75,6 +75,19 @@ class LeanClient:
     async def stream(self, call: StreamCall, sink: StreamSink) -> None:
         await self._run(DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
 
+    async def warm(self, call: EngineCall) -> None:
+        """Leaves an idle connection to `call.iid`, if it has none and a seat is free; sends nothing.
+
+        Raises EngineUnreachable or EngineTimeout.
+        """
+        if not self._seats.take_free():
+            return
+        try:
+            idle = self._idle.take(call.iid)
+            self._idle.put(idle or await self._connect(Fetch(call, self._loop, limit=self._limit)))
+        finally:
+            self._seats.give()
+
     async def aclose(self) -> None:
         self._idle.close()
         self._wheel.close()

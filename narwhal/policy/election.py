@@ -186,9 +186,8 @@ class Election(Phases):
             tenure.end("epoch not above the floor")
             return (Alarm(f"the store granted epoch {reply.epoch}, not above the floor {floor}"),)
         tenure.grant(reply)
-        promised = now < self.candidacy.pledge.until
-        if promised or now >= tenure.deadline or self._stopping:
-            tenure.end("pledged" if promised else "stopped" if self._stopping else "confirmed too late")
+        if self._stopping or not tenure.usable(now, pledged_until=self.candidacy.pledge.until):
+            tenure.end("stopped" if self._stopping else "confirmed too late")
             return ()
         self._move(RouterState.RESTORING)
         self.candidacy.confirmed()
@@ -221,7 +220,8 @@ class Election(Phases):
         tenure.extend(reply.life)
         if self.phase is RouterState.SUSPECT:
             self._move(RouterState.OWNER)
-        return (Extended(tenure.token, tenure.deadline, isinstance(reply, Reinstated)),)
+        claims = reply.claims if isinstance(reply, Renewed) else {}
+        return (Extended(tenure.token, tenure.deadline, isinstance(reply, Reinstated), claims),)
 
     def _pledged(self, now: float) -> tuple[Effect, ...]:
         tenure = self.tenure

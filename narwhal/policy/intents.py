@@ -6,7 +6,8 @@ must act on: the gate, the takeover, the journal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from narwhal.model.lease import AcquireReply, LeaseVersion, LeaseView, Lost, RenewReply
 
@@ -119,11 +120,13 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """A renewal confirmed before D. `reinstated`: the store had lost the record, publish at once."""
+    """D has moved. `reinstated`: the store had lost the record, publish at once. `claims`: those pending
+    against this owner, router ID -> JSON text."""
 
     token: str
     valid_until: float
     reinstated: bool = False
+    claims: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,10 @@ class Tenure:
         self.renew_at = now + self.timings.renew_interval_s
         return Renew(self.token, self.epoch, self.seq, self.life)
 
+    def usable(self, now: float, *, pledged_until: float) -> bool:
+        """A grant that is read at `now`: before D, and not under a promise to another voter."""
+        return pledged_until <= now < self.deadline
+
     def hold(self, now: float, *, main_alive: bool) -> Rest | Renew:
         """What is next for a lease that is held."""
         if now >= self.retry_until:

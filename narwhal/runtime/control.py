@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from narwhal import __version__
 from narwhal.clock import Clock
 from narwhal.cluster.assembly import MemberSettings, Membership, Owned, Stores, Surroundings, assemble
+from narwhal.cluster.claims import Probing
 from narwhal.cluster.local import LocalGate, LocalPublisher, LocalView
 from narwhal.cluster.state import Identity, OwnState
 from narwhal.errors import StoreUnreachable
@@ -74,6 +75,9 @@ class Control(Protocol):
 
     def handoff(self) -> HandoffView | None: ...
 
+    def heard(self, router_id: str) -> None:
+        """Another router polled our /ready."""
+
     async def yield_lease(self, to: str | None) -> YieldAnswer:
         """Hands the fleet to the standby `to`, None: to any."""
 
@@ -124,6 +128,8 @@ class ControlParts:
     clock: Clock
     config_digest: str
     tell_token: Callable[[str, int], None]
+    degraded: Callable[[], str]
+    probe: Probing
 
 
 class Stamped:
@@ -169,6 +175,9 @@ class LocalControl:
 
     def handoff(self) -> HandoffView | None:
         return HandoffView(to_fields(self._state.compose(epoch=0, holder="")), mirrored=False)
+
+    def heard(self, router_id: str) -> None:
+        """Nobody stands by."""
 
     async def yield_lease(self, to: str | None) -> YieldAnswer:
         error = f"no router {to} is known" if to is not None else "no standby is ready to take over"
@@ -218,10 +227,12 @@ class ClusterControl:
             peers=self._peers,
             keeper_peers=keeper_peers,
             look=look_at,
+            probe=parts.probe,
         )
         self._membership = assemble(
             _member_settings(parts), stores, owned=parts.owned, surroundings=surroundings
         )
+        self._membership.court.degraded = parts.degraded
         self._stores = stores
         self.gate = self._membership.gate
         self.view = self._membership.view
@@ -258,6 +269,9 @@ class ClusterControl:
 
     def handoff(self) -> HandoffView | None:
         return self._membership.view.handoff(self._clock.now())
+
+    def heard(self, router_id: str) -> None:
+        self._membership.court.heard(router_id)
 
     async def yield_lease(self, to: str | None) -> YieldAnswer:
         return await self._membership.yielding.order(to)
@@ -322,4 +336,5 @@ def _member_settings(parts: ControlParts) -> MemberSettings:
         resume=options.resume,
         config_digest=parts.config_digest,
         failsafe=options.failsafe,
+        takeover_after=options.standby_takeover_after,
     )

@@ -37,6 +37,7 @@ from narwhal.policy.retry import RetryPolicy
 from narwhal.policy.totals import Totals
 from narwhal.ports import Checkpoint, ControlGate
 from narwhal.runtime.control import ClusterControl, Control, ControlParts, LocalControl, first_failure
+from narwhal.runtime.engines import warmed
 from narwhal.runtime.host import boot_id
 from narwhal.runtime.warden.supervisor import Supervisor
 from narwhal.serving.attempt import Attempt
@@ -135,6 +136,10 @@ class Router:
         await self.client.aclose()
         await self.probes.aclose()
 
+    async def _engines_pass(self) -> bool:
+        """A standby that suspects the owner: its engines answer it, and connections to them are open."""
+        return await warmed(self.client, self.probes, fleet=self.fleet, settings=self._setting.config.engine)
+
     # --- wiring ----------------------------------------------------------------------------------
 
     def _made_control(self) -> Control:
@@ -155,6 +160,8 @@ class Router:
             clock=setting.clock,
             config_digest=setting.config.digest,
             tell_token=setting.supervisor.tell,
+            degraded=lambda: self.monitoring.reason,
+            probe=self._engines_pass,
         )
         store = setting.options.store
         return LocalControl(parts) if store is None else ClusterControl(parts, store)
@@ -215,6 +222,7 @@ class Router:
             cluster=views.cluster,
             handoff=self.control.handoff,
             metrics=setting.metrics.render,
+            heard=self.control.heard,
         )
         actions = OperatorActions(
             yield_lease=self.control.yield_lease,

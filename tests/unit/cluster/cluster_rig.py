@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from narwhal.cluster.assembly import MemberSettings, Membership, Owned, Stores, Surroundings, assemble
+from narwhal.cluster.claims import engines_pass
 from narwhal.cluster.state import Identity
 from narwhal.errors import StoreUnreachable
 from narwhal.model.engine import EngineSpec
@@ -119,8 +120,11 @@ class Router:
         """The router as others reach it; a killed one gives no answer."""
 
         def ready(asker: str) -> PeerReady:
-            gate = self.parts.gate
-            return PeerReady(gate.may_admit(clock.now()), gate.epoch)
+            if self.main.dead:
+                return PeerReady(False, 0, "dead")
+            self.parts.court.heard(asker)
+            sound = not self.parts.court.degraded()
+            return PeerReady(sound and self.owns, self.parts.gate.epoch, "degraded")
 
         async def pledge(question: PledgeQuestion) -> PledgeAnswer:
             if self.main.dead:
@@ -182,6 +186,7 @@ class Scene:
             peers=peers,
             keeper_peers=peers,
             look=look,
+            probe=changes.pop("probe", engines_pass),
         )
         parts = assemble(
             replace(settings, **changes), stores, owned=Owned(fleet, totals), surroundings=surroundings

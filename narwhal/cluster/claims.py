@@ -1,0 +1,205 @@
+"""Claims over the shared store: a standby that suspects the owner puts one, a degraded owner yields to it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from narwhal.clock import Clock
+from narwhal.cluster.gate import LeasedGate
+from narwhal.cluster.roster import Roster
+from narwhal.cluster.trouble import Troubles
+from narwhal.errors import StoreError
+from narwhal.model.control import OwnerRef, RouterRole, role_of
+from narwhal.model.handoff import EntryKind, LogEntry
+from narwhal.policy.claims import (
+    CLAIM_REASON,
+    REPEAT_S,
+    Bench,
+    Hearing,
+    Suspicion,
+    Truce,
+    judge,
+)
+from narwhal.ports import Peers, Recorder, Registry
+
+CALL_S = 0.8
+
+Probing = Callable[[], Awaitable[bool]]
+"""Probes the engines and opens connections to them; True: they could serve both legs."""
+
+
+async def engines_pass() -> bool:
+    """`Probing` of a router that trusts its engines."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPorts:
+    """`probe` asks the engines without an epoch: a standby's word must not fence the owner."""
+
+    peers: Peers | None
+    registry: Registry
+    clock: Clock
+    recorder: Recorder
+    probe: Probing
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRules:
+    """`poll_s`: seconds between polls of the owner. `after`: polls without `control_ready` in a row."""
+
+    router_id: str
+    ttl_s: float
+    poll_s: float
+    after: int
+
+
+class Claimant:
+    """A standby's part, for ever in `run`. Main loop only."""
+
+    def __init__(
+        self, ports: ClaimPorts, rules: ClaimRules, *, gate: LeasedGate, roster: Roster, truce: Truce
+    ) -> None:
+        self._ports = ports
+        self._rules = rules
+        self._gate = gate
+        self._roster = roster
+        self._truce = truce
+        self._suspicion = Suspicion(rules.after)
+        self._suspected = 0
+        self._claimed = 0
+        """Epoch that a claim of ours is put against, 0 for none."""
+        self._put_at = -inf
+        self._troubles = Troubles()
+
+    async def run(self) -> None:
+        """Returns at once for a router that cannot ask others."""
+        while self._ports.peers is not None:
+            await self._ports.clock.sleep(self._rules.poll_s)
+            try:
+                await self.step()
+                self._troubles.over("claim")
+            except StoreError as error:
+                self._troubles.met("claim", error)
+
+    async def step(self) -> None:
+        """One poll of the owner, and what follows from it. Raises StoreError."""
+        owner, epoch = self._owner(), self._gate.sight.epoch
+        if owner is None:
+            self._suspicion.forget()
+            await self._withdraw()
+            return
+        peers = self._ports.peers
+        told = None if peers is None else await peers.ready(owner.url, timeout_s=CALL_S)
+        if self._gate.sight.epoch != epoch:
+            return
+        self._suspicion.polled(epoch, told)
+        if not self._suspicion.suspects:
+            await self._withdraw()
+            return
+        self._tell(owner, epoch)
+        if self._ports.clock.now() - self._put_at >= REPEAT_S:
+            await self._claim(epoch)
+
+    def _owner(self) -> OwnerRef | None:
+        """Whom to watch; None while this router does not stand by another's lease."""
+        now, sight = self._ports.clock.now(), self._gate.sight
+        standing_by = role_of(self._gate.state(now)) is RouterRole.STANDBY
+        other = sight.owner is not None and sight.owner.router_id != self._rules.router_id
+        return sight.owner if standing_by and other and sight.record == "held" else None
+
+    def _tell(self, owner: OwnerRef, epoch: int) -> None:
+        """Once an epoch."""
+        if self._suspected != epoch:
+            self._suspected = epoch
+            fields = {"router_id": owner.router_id, "epoch": epoch, "reason": self._suspicion.reason}
+            self._ports.recorder.event("owner_suspected", fields)
+
+    async def _claim(self, epoch: int) -> None:
+        """Put, or repeated; withdrawn while our own engines or our own state would not do."""
+        self._put_at = self._ports.clock.now()
+        fit = self._roster.ready_to_take and not self._truce.holds(self._put_at)
+        if not (fit and await self._ports.probe()):
+            await self._withdraw()
+            return
+        put = await self._ports.registry.put_claim(
+            self._rules.router_id, epoch=epoch, reason=self._suspicion.reason or "suspect", timeout_s=CALL_S
+        )
+        if put and self._claimed != epoch:
+            self._ports.recorder.event("claim", {"epoch": epoch, "reason": self._suspicion.reason})
+        self._claimed = epoch if put else 0
+
+    async def _withdraw(self) -> None:
+        """An acquire deletes all claims, so one of an older epoch is gone already."""
+        epoch, self._claimed = self._claimed, 0
+        if epoch and epoch == self._gate.sight.epoch:
+            self._put_at = -inf
+            await self._ports.registry.put_claim(
+                self._rules.router_id, epoch=epoch, reason="", timeout_s=CALL_S
+            )
+            self._ports.recorder.event("claim_withdrawn", {"epoch": epoch})
+
+
+class ClaimCourt:
+    """The owner's part. Main loop only."""
+
+    def __init__(
+        self, ports: ClaimPorts, rules: ClaimRules, *, gate: LeasedGate, roster: Roster, truce: Truce
+    ) -> None:
+        self._ports = ports
+        self._gate = gate
+        self._roster = roster
+        self._truce = truce
+        self._hearing = Hearing(ttl_s=rules.ttl_s)
+        self._told: dict[str, tuple[int, str]] = {}
+        self._alone_until = -inf
+        self.degraded: Callable[[], str] = lambda: ""
+        """Why monitoring is degraded, "" while it is sound."""
+        self.ignored = 0
+        """Claims seen and not followed, each sight of each."""
+
+    def heard(self, router_id: str) -> None:
+        """`router_id` polled our /ready."""
+        known = {one.router_id for one in self._roster.routers}
+        self._hearing.heard(router_id, self._ports.clock.now(), known=known)
+
+    def judge(self, claims: Mapping[str, str]) -> str:
+        """To whom this owner must yield now, "" for nobody. Called with what each renewal brings."""
+        now = self._ports.clock.now()
+        degraded = self.degraded() or self._unheard(now)
+        if not claims or not self._gate.may_admit(now):
+            return ""
+        fit = {one.router_id for one in self._roster.standbys()}
+        bench = Bench(self._gate.epoch, degraded, fit, self._truce.holds(now))
+        verdict = judge(claims, bench)
+        for claimant, why in (verdict.ignored or {}).items():
+            self._ignore(claimant, why)
+        if verdict.successor:
+            self._truce.began(self._gate.epoch, now)
+            fields = {"to": verdict.successor, "epoch": self._gate.epoch, "reason": degraded}
+            self._ports.recorder.event("yield_by_claim", fields)
+        return verdict.successor
+
+    def _unheard(self, now: float) -> str:
+        """Counts from when there was a standby to be heard and a lease to be asked about."""
+        standbys = {one.router_id for one in self._roster.standbys()}
+        if not standbys or not self._gate.may_admit(now):
+            self._alone_until = now
+        return "unheard" if self._hearing.unheard(standbys, now, since=self._alone_until) else ""
+
+    def _ignore(self, claimant: str, why: str) -> None:
+        """Counted each time, told once an epoch and reason."""
+        self.ignored += 1
+        known = {one.router_id for one in self._roster.routers}
+        if claimant in known and self._told.get(claimant) != (self._gate.epoch, why):
+            self._told = {one: told for one, told in self._told.items() if one in known}
+            self._told[claimant] = (self._gate.epoch, why)
+            fields = {"router_id": claimant, "epoch": self._gate.epoch, "reason": why}
+            self._ports.recorder.event("claim_ignored", fields)
+
+    def saw(self, entry: LogEntry) -> None:
+        """A release by a claim, whoever's, begins a truce for all who read of it."""
+        if entry.kind is EntryKind.RELEASED and entry.body.get("reason") == CLAIM_REASON:
+            self._truce.began(entry.position.epoch, self._ports.clock.now())
