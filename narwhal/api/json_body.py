@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from narwhal.errors import BadRequest
-from narwhal.model.wire_json import huge_integer
+from narwhal.model.wire_json import decode_object, huge_integer
 
 MAX_DEPTH = 200
 """Far above any tool schema, far below where encoding the body again would run out of stack."""
@@ -42,7 +42,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def _parse(text: str) -> Any:
     try:
-        return _DECODER.decode(text)
+        return decode_object(text, _DECODER)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise BadRequest(f"the body is not valid JSON: {error.msg} at {place}") from None

@@ -15,6 +15,15 @@ _MARK = "\ud800"
 _MARKED = re.compile(f'"{_MARK}(-?[0-9]+)"')
 
 
+def decode_object(text: str, decoder: json.JSONDecoder) -> Any:
+    """`decoder.decode(text)`, without its two searches for blanks where there are none around an object."""
+    if text.startswith("{"):
+        value, end = decoder.raw_decode(text)
+        if end == len(text):
+            return value
+    return decoder.decode(text)
+
+
 def huge_integer(digits: str) -> str:
     """Stands for the integer that `digits` spell, until `encode_json` writes it."""
     return _MARK + digits
