@@ -52,6 +52,18 @@ class TransportStream:
         self._on_pause: Callable[[], None] = _nothing
         self._on_resume: Callable[[], None] = _nothing
 
+    def whole_body(self) -> bytes | None:
+        """The request's body if all of it is here: what `receive` would give, with nothing to wait for.
+
+        None: it must be received, or the client has gone. Call it once.
+        """
+        cycle = self._cycle
+        if cycle.more_body or cycle.waiting_for_100_continue or self.gone:
+            return None
+        cycle.flow.resume_reading()
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
+
     # --- ports.ClientStream ---
 
     @property
@@ -75,21 +87,22 @@ class TransportStream:
         cycle = self._cycle
         cycle.response_started = True
         cycle.waiting_for_100_continue = False
-        head = [STATUS_LINE[status]]
-        head += [b"%b: %b\r\n" % field for field in cycle.default_headers]
+        told = ""
         for name, value in headers:
             if name == "connection" and value == "close":
                 cycle.keep_alive = False
                 continue
             if name == "content-length":
                 self._chunked = False
-            head.append(f"{name}: {value}\r\n".encode("latin-1"))
-        cycle.chunked_encoding = self._chunked
+            told += f"{name}: {value}\r\n"
         if not cycle.keep_alive:
-            head.append(b"connection: close\r\n")
-        head.append(b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n")
+            told += "connection: close\r\n"
+        cycle.chunked_encoding = self._chunked
+        told += "transfer-encoding: chunked\r\n\r\n" if self._chunked else "\r\n"
+        head = [STATUS_LINE[status], *[b"%b: %b\r\n" % field for field in cycle.default_headers]]
+        head += (told.encode("latin-1"), self._framed(data))
         self._open = True
-        self._write(b"".join(head) + self._framed(data))
+        self._write(b"".join(head))
 
     def write(self, data: bytes) -> None:
         if self._open and data:
@@ -250,6 +263,12 @@ class AsgiStream:
             self._on_gone()
 
 
+def transport_stream(scope: Scope) -> TransportStream | None:
+    """The stream of a request that our protocol serves, None under another server."""
+    stream: TransportStream | None = (scope.get("extensions") or {}).get(EXTENSION)
+    return stream
+
+
 class client_stream:
     """`async with client_stream(scope, receive, send) as stream`: the transport's stream where our protocol
     serves, else one over plain ASGI.
@@ -260,9 +279,9 @@ class client_stream:
     __slots__ = ("_plain", "_stream")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ready: ClientStream | None = (scope.get("extensions") or {}).get(EXTENSION)
+        ready = transport_stream(scope)
         self._plain = AsgiStream(receive, send) if ready is None else None
-        self._stream = ready or self._plain
+        self._stream: ClientStream | None = ready or self._plain
 
     async def __aenter__(self) -> ClientStream:
         assert self._stream is not None

@@ -27,6 +27,7 @@ DROP_S = 5.0
 OFF_LOOP_BYTES = 256 * 1024
 """Bodies above this are parsed in a thread: parsing would hold up every stream on the loop."""
 
+_APIS = {api.value: api for api in Api}
 _LONGEST_CLIENT_RID = 256
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[\x21-\x7e]*)?")
 
@@ -44,7 +45,7 @@ class BodyLimits:
 class HttpInbound:
     """Implements `ports.Inbound` over an ASGI scope and its `receive`."""
 
-    __slots__ = ("_declared", "_ended", "_head", "_limits", "_receive", "left", "stream")
+    __slots__ = ("_declared", "_ended", "_head", "_limits", "_receive", "left", "stream", "whole")
 
     def __init__(
         self,
@@ -56,6 +57,8 @@ class HttpInbound:
         arrived: tuple[float, float],
     ) -> None:
         """`scope["path"]` is one of the two generating routes; `arrived` on Clock.now and Clock.wall."""
+        self.whole: bytes | None = None
+        """The body, where all of it is here already."""
         headers = dict(scope["headers"])
         self.stream = stream
         self.left = False
@@ -64,7 +67,7 @@ class HttpInbound:
         self._declared = _length(headers.get(b"content-length"))
         self._ended = False
         self._head = Head(
-            api=Api(scope["path"]),
+            api=_APIS[scope["path"]],
             rid=new_request_id(),
             client_rid=_text(headers.get(b"x-request-id")),
             arrived_at=arrived[0],
@@ -89,7 +92,8 @@ class HttpInbound:
 
         Raises TooLarge, RequestIncomplete, BadRequest, UnknownModel; CancelledError when the client left.
         """
-        body = await self._body()
+        whole = self.whole
+        body = await self._body() if whole is None else self._taken(whole)
         if len(body) <= OFF_LOOP_BYTES:
             return decode_request(self._head, body, model=self._limits.model)
         return await asyncio.to_thread(decode_request, self._head, body, model=self._limits.model)
@@ -121,6 +125,12 @@ class HttpInbound:
             raise self._too_large()
         return b"".join(parts)
 
+    def _taken(self, whole: bytes) -> bytes:
+        self._ended = True
+        if len(whole) > self._limits.max_bytes:
+            raise self._too_large()
+        return whole
+
     async def _next(self) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
@@ -144,5 +154,7 @@ def _text(value: bytes | None) -> str | None:
 
 def _traceparent(value: bytes | None) -> str | None:
     """Passed on only in W3C form: anything else would travel as an unchecked header."""
-    text = "" if value is None else value.decode("latin-1").strip()
+    if value is None:
+        return None
+    text = value.decode("latin-1").strip()
     return text if _TRACEPARENT.fullmatch(text) else None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from narwhal.api.client_stream import client_stream
+from narwhal.api.client_stream import client_stream, transport_stream
 from narwhal.api.envelope import Answer, envelope, json_answer
 from narwhal.api.errors import INVALID, answer
 from narwhal.api.inbound import BodyLimits, HttpInbound
 from narwhal.errors import InvariantViolation, NarwhalError, NotOwner, TooLarge
 from narwhal.model.request import Api
-from narwhal.ports import RequestHandler
+from narwhal.ports import ClientStream, RequestHandler
 
 log = logging.getLogger("narwhal.api")
 
@@ -85,20 +85,33 @@ class Generate:
         self._limits = views.limits
         self._arrival = views.arrival
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        stream = transport_stream(scope)
+        if stream is None:
+            return self._over_asgi(scope, receive, send)
+        inbound = self._inbound(scope, receive, stream=stream)
+        inbound.whole = stream.whole_body()
+        return self._serve(inbound)
+
+    async def _over_asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with client_stream(scope, receive, send) as stream:
-            inbound = HttpInbound(scope, receive, stream=stream, limits=self._limits, arrived=self._arrival())
-            try:
-                await self._handler.serve(inbound)
-            except asyncio.CancelledError:
-                # The client has gone, or the server ends what outlived `graceful_timeout_s`.
-                if not (stream.gone or inbound.left):
-                    await _tell(NotOwner("this router is shutting down"), inbound)
-            except InvariantViolation:
-                log.critical("a bug was met: the process ends", exc_info=True)
-                asyncio.get_running_loop().call_soon(_crash)
-            except Exception as error:
-                await _tell(error, inbound)
+            await self._serve(self._inbound(scope, receive, stream=stream))
+
+    def _inbound(self, scope: Scope, receive: Receive, *, stream: ClientStream) -> HttpInbound:
+        return HttpInbound(scope, receive, stream=stream, limits=self._limits, arrived=self._arrival())
+
+    async def _serve(self, inbound: HttpInbound) -> None:
+        try:
+            await self._handler.serve(inbound)
+        except asyncio.CancelledError:
+            # The client has gone, or the server ends what outlived `graceful_timeout_s`.
+            if not (inbound.stream.gone or inbound.left):
+                await _tell(NotOwner("this router is shutting down"), inbound)
+        except InvariantViolation:
+            log.critical("a bug was met: the process ends", exc_info=True)
+            asyncio.get_running_loop().call_soon(_crash)
+        except Exception as error:
+            await _tell(error, inbound)
 
 
 def _crash() -> None:

@@ -16,12 +16,15 @@ import re
 from collections import deque
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from narwhal.api.client_stream import EXTENSION, TransportStream
 from narwhal.api.envelope import envelope, new_request_id
 from narwhal.api.errors import INVALID
+from narwhal.model.request import Api
 
+DATA_PATHS = {api.value.encode(): api.value for api in Api}
+"""Request targets of nearly all the traffic."""
 HEAD_LIMIT = 65536
 LINGER_S = 2.0
 """How long bytes of a refused connection are read and dropped, so that the client sees why."""
@@ -58,6 +61,8 @@ class RouterProtocol(HttpToolsProtocol):
         self._streams: deque[TransportStream] = deque()
         self._held = bytearray()
         self._in_head = True
+        self._head_begun = False
+        """Inside a head that one read did not bring whole: only such a one is watched by a timer."""
         self._head_bytes = 0
         """Bytes that came since the last one of a body: of a head, trailers, chunk extensions."""
         self._head_timer: asyncio.TimerHandle | None = None
@@ -88,12 +93,14 @@ class RouterProtocol(HttpToolsProtocol):
         if self._held or self._answering():
             self._hold(data)
             return
-        if self._in_head and (b"pgrade" in data or b"PGRADE" in data):
+        if self._in_head and (data.find(b"pgrade") >= 0 or data.find(b"PGRADE") >= 0):
             data = _without_upgrade(data)
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > HEAD_LIMIT:
             self._refuse_head()
+        if self._head_begun and self._head_timer is None:
+            self._watch_head()
         if self.pipeline:
             self.flow.resume_reading()
         self._wait_for_the_next()
@@ -112,22 +119,52 @@ class RouterProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = True
-        if self._head_timer is None:
-            self._watch_head()
+        self._in_head = self._head_begun = True
 
     def on_headers_complete(self) -> None:
-        self._stop_head_timer()
+        self._head_begun = False
+        if self._head_timer is not None:
+            self._stop_head_timer()
         if self._head_bytes > HEAD_LIMIT and self._head_size() > HEAD_LIMIT:
             self._too_large = True
             raise _HeadTooLarge
         self._in_head = False
         self._head_bytes = 0
-        super().on_headers_complete()
+        path = DATA_PATHS.get(self.url)
+        if path is None or self.limit_concurrency is not None or self.parser.get_method() != b"POST":
+            super().on_headers_complete()
+        else:
+            self._begin_cycle(path)
         self.headers = []  # Trailers go into a list that nobody reads: they are no headers.
         stream = TransportStream(self, self.cycle)
         self._streams.append(stream)
         self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
+
+    def _begin_cycle(self, path: str) -> None:
+        """What uvicorn's own does, for a request whose target is known: it has no URL to take apart."""
+        parser, scope = self.parser, self.scope
+        version = parser.get_http_version()
+        scope["method"], scope["http_version"] = "POST", version
+        scope["path"], scope["raw_path"], scope["query_string"] = path, self.url, b""
+        before = self.cycle
+        self.cycle = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
