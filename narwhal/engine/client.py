@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -69,11 +69,11 @@ class LeanClient:
     def idle_connections(self) -> int:
         return len(self._idle)
 
-    async def fetch(self, call: EngineCall) -> EngineReply:
-        return await self._run(Fetch(call, self._loop, limit=self._limit))
+    def fetch(self, call: EngineCall) -> Coroutine[Any, Any, EngineReply]:
+        return self._run(Fetch(call, self._loop, limit=self._limit))
 
-    async def stream(self, call: StreamCall, sink: StreamSink) -> None:
-        await self._run(DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
+    def stream(self, call: StreamCall, sink: StreamSink) -> Coroutine[Any, Any, None]:
+        return self._run(DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
 
     async def warm(self, call: EngineCall) -> None:
         """Leaves an idle connection to `call.iid`, if it has none and a seat is free; sends nothing.

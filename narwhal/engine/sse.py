@@ -39,7 +39,7 @@ class SseSplitter:
 
         Joined with what `flush` returns they are the stream. Raises StreamBroken(kind="too_large").
         """
-        if self._any_ends or b"\r" in data:
+        if self._any_ends or data.find(b"\r") >= 0:
             return self._split_any(data)
         return self._split_held_lf(data) if self._tail else self._split_lf(data)
 
@@ -111,7 +111,7 @@ def event_data(event: bytes) -> bytes:
     """The `data` of one event: its data lines joined with LF, b"" for comments and blank lines."""
     if event.startswith(b"data: ") and event.endswith(b"\n\n"):
         line = event[6:-2]
-        if b"\n" not in line and b"\r" not in line:
+        if line.find(b"\n") < 0 and line.find(b"\r") < 0:
             return line
     lines = [_value(line) for line in _LINE_END.split(event) if line.startswith(b"data:") or line == b"data"]
     return b"\n".join(lines)

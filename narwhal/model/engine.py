@@ -24,6 +24,9 @@ class Leg(StrEnum):
     DECODE = "decode"
     PROBE = "probe"
 
+    __hash__ = str.__hash__
+    """Enum's own is a Python function, called at every look-up."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:

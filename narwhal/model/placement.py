@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from narwhal.model.engine import Leg
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, like all that is made several times a request: a frozen one costs thrice as much to make.
+@dataclass(slots=True)
 class Demand:
     """Size of one request: prompt tokens (counted or estimated), most it may generate (0 = unknown)."""
 
@@ -21,7 +22,7 @@ class Demand:
         return self.input_tokens + self.output_tokens // 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reservation:
     """One leg placed on one engine, resident there until `Fleet.release`.
 

@@ -19,7 +19,8 @@ TIE = 1.01
 _last_chosen = attrgetter("last_chosen")
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, like all that is made several times a request: a frozen one costs thrice as much to make.
+@dataclass(slots=True)
 class Pick:
     """`violates_slo`: every candidate would miss the target; this one is the cheapest."""
 

@@ -30,7 +30,7 @@ class Totals:
 
     def finished(self, outcome: Outcome) -> None:
         """Counts one request, once: its outcome and `offered` together."""
-        self._own[outcome.value] += 1
+        self._own[outcome] += 1
         self._own["offered"] += 1
         self._changed()
 

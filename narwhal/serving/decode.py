@@ -32,7 +32,7 @@ class DecodeLeg:
         what `place.permit` raises.
         """
         access = self._access
-        ask = Ask(Leg.DECODE, request.api.value, access.dialect.decode_body(request, descriptor))
+        ask = Ask(Leg.DECODE, request.api, access.dialect.decode_body(request, descriptor))
         limit_s = place.deadline.remaining_s(access.clock.now())
         call = StreamCall(
             call=engine_call(access, request, place=place, ask=ask, limit_s=limit_s),

@@ -52,7 +52,8 @@ class Doors:
         """Raises NoSchedulableEngine or NoEngine: both legs need an engine before any work is done."""
         now = self._clock.now()
         for leg in (Leg.PREFILL, Leg.DECODE):
+            if self._fleet.can_serve(leg, now):
+                continue
             if not self._fleet.schedulable(leg):
                 raise NoSchedulableEngine(f"roles and pins leave no engine for the {leg.value} leg")
-            if not self._fleet.can_serve(leg, now):
-                raise NoEngine(f"no engine can take the {leg.value} leg now")
+            raise NoEngine(f"no engine can take the {leg.value} leg now")

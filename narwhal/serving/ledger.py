@@ -122,7 +122,7 @@ class Entry:
         ledger.inflight -= 1
         outcome = self._outcome(error)
         row.duration_s = ledger.clock.now() - self.began
-        row.terminal = outcome.value
+        row.terminal = outcome
         if error is not None:
             row.reason = type(error).__name__
             row.error = _told(error)

@@ -24,7 +24,8 @@ class EngineAccess:
     settings: EngineSettings
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, like all that is made several times a request: a frozen one costs thrice as much to make.
+@dataclass(slots=True)
 class Place:
     """Where and as what one leg runs: engine, our request ID there, the request's deadline.
 
@@ -46,7 +47,7 @@ def new_engine_rid() -> str:
     return os.urandom(16).hex()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """What is sent: the leg it belongs to, the route, the body."""
 

@@ -85,9 +85,8 @@ class WholeOutput:
 
 def note_output(row: RequestRow, tally: LegTally, *, began: float, handed_off_at: float) -> None:
     """Puts lengths and times of one decode leg into the row; also of one that broke off."""
-    row.output_len = tally.output_tokens
-    row.token_accounting = tally.accounting
-    if tally.input_tokens is not None:
+    row.output_len, row.token_accounting = tally.output_tokens
+    if tally.usage is not None:
         row.input_len = tally.input_tokens
     first = tally.first_output_at
     if first is None:

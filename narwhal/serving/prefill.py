@@ -23,7 +23,7 @@ class PrefillLeg:
         what `place.permit` raises.
         """
         access = self._access
-        ask = Ask(Leg.PREFILL, request.api.value, access.dialect.prefill_body(request))
+        ask = Ask(Leg.PREFILL, request.api, access.dialect.prefill_body(request))
         limit_s = place.deadline.within_s(self._timeout_s, access.clock.now())
         call = engine_call(access, request, place=place, ask=ask, limit_s=limit_s)
         try:

@@ -60,20 +60,17 @@ class LegTally:
         return self.counted + (self.flow.passed if self.flow is not None else 0)
 
     @property
-    def output_tokens(self) -> int:
-        """By the engine's usage, else by the count of events (`accounting` says which)."""
-        return self._usage_count("completion_tokens") if self.accounting == "usage" else self.events
+    def output_tokens(self) -> tuple[int, str]:
+        """How many, and by what they were counted: the engine's `usage`, else `events`."""
+        told = self._told("completion_tokens")
+        return (told, "usage") if told else (self.events, "events")
 
     @property
     def input_tokens(self) -> int | None:
         """As the engine counted them, None when it did not tell."""
-        return self._usage_count("prompt_tokens") if self.usage is not None else None
+        return self._told("prompt_tokens") if self.usage is not None else None
 
-    @property
-    def accounting(self) -> str:
-        return "usage" if self._usage_count("completion_tokens") else "events"
-
-    def _usage_count(self, key: str) -> int:
+    def _told(self, key: str) -> int:
         count = (self.usage or {}).get(key)
         return count if isinstance(count, int) and not isinstance(count, bool) else 0
 
@@ -91,7 +88,8 @@ class LegTally:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, like all that is made several times a request: a frozen one costs thrice as much to make.
+@dataclass(slots=True)
 class RelayPlan:
     """`headers` of the response, names in lower case; `include_usage` as the client asked.
 
