@@ -68,6 +68,8 @@ class RouterProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._too_large = False
         self._refused = False
+        self._rests_since: float | None = None
+        """Loop time since when the connection waits for a request, None while it does not."""
 
     # --- asyncio ---
 
@@ -83,6 +85,9 @@ class RouterProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         self._held.clear()
         super().connection_lost(exc)
         self._lose_streams()
@@ -178,9 +183,17 @@ class RouterProtocol(HttpToolsProtocol):
     # --- uvicorn ---
 
     def on_response_complete(self) -> None:
+        """As uvicorn's own, but for the time of rest."""
         if self._streams:
             self._streams.popleft().detach()
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._rest()
         if self._held:
             self.loop.call_soon(self._go_on)
 
@@ -200,6 +213,30 @@ class RouterProtocol(HttpToolsProtocol):
         for stream in streams:
             stream.on_lost()
 
+    # --- keep-alive: one timer outlasts many requests, where uvicorn's starts and stops one for each ---
+
+    def _rest(self) -> None:
+        self._rests_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._close_after(self.timeout_keep_alive)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Uvicorn calls it at any byte that comes."""
+        self._rests_since = None
+
+    def _close_after(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._rests_since is None:
+            return
+        left = self._rests_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._close_after(left)
+        elif not self.transport.is_closing():
+            self.transport.close()
+
     # --- pipelined requests ---
 
     def _answering(self) -> bool:
@@ -218,10 +255,8 @@ class RouterProtocol(HttpToolsProtocol):
         """Uvicorn's time for an idle connection ends with any byte, also of a body that comes behind its
         answer: nothing would ever end such a connection."""
         answered = self.cycle is not None and self.cycle.response_complete
-        if answered and self._head_timer is None and self.timeout_keep_alive_task is None:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+        if answered and self._head_timer is None and self._rests_since is None:
+            self._rest()
 
     def _go_on(self) -> None:
         if self._held and not self._answering() and not self.transport.is_closing():

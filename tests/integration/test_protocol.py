@@ -454,6 +454,44 @@ def test_a_head_that_is_not_complete_in_time_is_closed(begun: bytes) -> None:
     play(scenario, Hasty)
 
 
+def test_a_later_head_that_is_not_complete_in_time_is_closed_too() -> None:
+    async def scenario(app: App, wire: Wire) -> None:
+        await wire.send(post("/echo", b"whole in one read"))
+        await wire.answer()
+        await wire.send(b"POST /echo HTTP/1.1\r\nhost: x\r\n")
+        async with asyncio.timeout(30):
+            assert await wire.ended()
+
+    play(scenario, Hasty)
+
+
+def test_the_time_of_rest_counts_from_the_last_answer() -> None:
+    async def scenario(app: App, wire: Wire) -> None:
+        for _ in range(4):
+            await wire.send(post("/echo", b"again"))
+            assert (await wire.answer()).body == b"again"
+            await asyncio.sleep(0.08)
+        async with asyncio.timeout(30):
+            assert await wire.ended()
+
+    play(scenario, Restless)
+
+
+def test_the_time_of_rest_does_not_run_during_a_stream() -> None:
+    async def scenario(app: App, wire: Wire) -> None:
+        await wire.send(post("/echo", b"first"))
+        await wire.answer()
+        await wire.send(post("/half"))
+        first = await wire.head()
+        await asyncio.sleep(0.5)
+        app.go_on.set()
+        assert (await wire.rest(first)).complete
+        async with asyncio.timeout(30):
+            assert await wire.ended()
+
+    play(scenario, Restless)
+
+
 def test_the_time_for_a_head_does_not_run_during_a_stream() -> None:
     async def scenario(app: App, wire: Wire) -> None:
         await wire.send(post("/half"))
