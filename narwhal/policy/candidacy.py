@@ -62,6 +62,7 @@ class Candidacy:
         self._saw_owner = remembered.saw_owner
         self._nothing_since: float | None = None
         self._peek_at = now
+        self._nudged = False
         self._fresh = False
         self._heard = False
         self._claim = False
@@ -103,8 +104,9 @@ class Candidacy:
         self._pause = UNCONFIRMED_S
 
     def nudge(self, now: float) -> None:
-        """The log told of a change: peek now instead of at the next interval."""
-        self._peek_at = min(self._peek_at, now)
+        """The log told of a change: peek now instead of at the next interval, and once more after a peek that
+        is under way: it may have been answered before the change."""
+        self._peek_at, self._nudged = min(self._peek_at, now), True
 
     # --- what next -------------------------------------------------------------------------------
 
@@ -120,7 +122,10 @@ class Candidacy:
             self._turn, self.queueing = None, False
             return Acquire(inputs.token, version, self.watch.inc, self.known)
         wake = min(self._peek_at, turn_at if self._heard else inf)
-        return Peek() if now >= wake else Rest(wake)
+        if now < wake:
+            return Rest(wake)
+        self._nudged = False
+        return Peek()
 
     def _turn_at(self, now: float, inputs: Inputs) -> float:
         """When this router may send its acquire; inf: not foreseeable."""
@@ -161,7 +166,7 @@ class Candidacy:
         self._answered_at = now
         self.learn(max(view.epoch, view.epoch_key))
         self.watch.see(view, now)
-        self._peek_at = now + self.settings.timings.standby_probe_interval_s
+        self._peek_at = now if self._nudged else now + self.settings.timings.standby_probe_interval_s
         if view.state in {LeaseState.HELD, LeaseState.RELEASED}:
             self._saw_owner = True
         else:

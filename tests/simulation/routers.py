@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner
 from narwhal.store.registry import ScriptRegistry
+from narwhal.store.scripts import Argument
 from tests.simulation.network import DATA, FEED, LEASE, Network, SimLink
 from tests.support.settings import fleet_config
 from tests.support.virtual_time import Strand, StrandClock
@@ -54,6 +55,39 @@ class Host:
     checkpoint: MemoryCheckpoint
     prefer_standby: bool = False
     election: type[Election] = Election
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One operation as it leaves a router."""
+
+    router: SimRouter
+    script: str
+    keys: Sequence[str]
+    args: Sequence[Argument]
+
+
+class SimRunner(MemoryRunner):
+    """Shows every operation before it is sent."""
+
+    def __init__(self, router: SimRouter, link: SimLink) -> None:
+        super().__init__(router.net.store.server, link)
+        self._router = router
+
+    async def run(
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
+    ) -> list[bytes]:
+        await self._show(script, keys, args)
+        return await super().run(script, keys, args=args, timeout_s=timeout_s)
+
+    async def run_confirmed(
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
+    ) -> list[bytes]:
+        return await self.run(script, keys, args=args, timeout_s=timeout_s)
+
+    async def _show(self, script: str, keys: Sequence[str], args: Sequence[Argument]) -> None:
+        if self._router.on_send(Sent(self._router, script, keys, args)):
+            await asyncio.sleep(0)
 
 
 class Scribe:
@@ -92,6 +126,8 @@ class SimRouter:
         self.closing = False
         """No new clients come."""
         self.on_dispatch: Callable[[SimRouter, int], None] = lambda router, epoch: None
+        self.on_send: Callable[[Sent], bool] = lambda sent: False
+        """True: somebody acts on it first."""
         self.ended = ""
         self.parts = self._assemble()
 
@@ -115,9 +151,9 @@ class SimRouter:
 
     def _assemble(self) -> Membership:
         server, main, keeper = self.net.store.server, self.main, self.keeper
-        data = MemoryRunner(server, self._link(DATA, main, keeper))
+        data = SimRunner(self, self._link(DATA, main, keeper))
         stores = Stores(
-            lease=ScriptLeaseStore(MemoryRunner(server, self._link(LEASE, keeper, main)), CLUSTER),
+            lease=ScriptLeaseStore(SimRunner(self, self._link(LEASE, keeper, main)), CLUSTER),
             record=ScriptLeaseStore(data, CLUSTER),
             handoffs=ScriptHandoffStore(data, CLUSTER),
             feed=MemoryFeed(server, self._link(FEED, main, keeper)),

@@ -12,7 +12,6 @@ import pytest
 from tests.simulation.campaign import Campaign, campaign, told
 from tests.simulation.classes import CLASSES
 from tests.simulation.world import Plan, simulate
-from tests.support.broken_rules import BROKEN
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = int(os.environ.get("SIM_SEEDS", "200"))
@@ -55,18 +54,3 @@ def test_same_trace_in_processes_with_other_hash_seeds(hash_seed: str) -> None:
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     assert told.stdout.strip() == simulate(SAMPLE).digest
-
-
-@pytest.mark.parametrize(
-    ("rule", "kind"),
-    [
-        ("TtlInsteadOfObservation", "store-clock-stepped"),
-        ("HalfTheWatch", "partitions"),
-        ("OwnTtlOnly", "mixed-ttl"),
-    ],
-)
-def test_a_broken_rule_is_caught(rule: str, kind: str) -> None:
-    caught = (seed for seed in range(80) if "I1" in simulate(Plan(seed, kind, election=BROKEN[rule])).error)
-    first = next(caught, None)
-    assert first is not None, f"80 seeds and nobody noticed that the rule {rule} is broken"
-    assert simulate(Plan(first, kind)).error == ""

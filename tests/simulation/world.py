@@ -93,7 +93,7 @@ class World:
 
     def spawn(self, name: str) -> SimRouter:
         router = SimRouter(self.hosts[name], self.net, life=len(self.lives), trace=self.trace)
-        router.on_dispatch = self.checkers.dispatched
+        router.on_dispatch, router.on_send = self.checkers.dispatched, self.checkers.sent
         self.lives.append(router)
         self.latest[name] = router
         router.start()
@@ -120,7 +120,10 @@ class World:
         self.net.on_applied = self.checkers.after_write
 
     async def _suffer(self) -> None:
-        begin = 1.5 if self._inherit() else 6.0
+        begin = 6.0
+        if self.rng.random() < 0.7:
+            begin = 1.5
+            self.inherit(max(host.timings.ttl_s for host in self.hosts.values()))
         calm_at = begin + BUSY_S
         mischief = Mischief(self, calm_at=calm_at)
         next_fault = begin + self.rng.uniform(0.0, 3.0)
@@ -134,17 +137,14 @@ class World:
         helped = self.kind.catalysts and self.rng.random() < 0.3
         return self.rng.choice(self.kind.catalysts if helped else self.kind.faults)
 
-    def _inherit(self) -> bool:
-        """Mostly the store knows of an owner that gave back: the first one opens at once, not after T."""
-        if self.rng.random() < 0.3:
-            return False
-        server = self.net.store.server
-        keys, ttl_ms = ("",) * 4, round(1000 * max(host.timings.ttl_s for host in self.hosts.values()))
+    def inherit(self, ttl_s: float) -> None:
+        """The store knows of an owner that gave back: the first one opens at once, not after T."""
+        server, ttl_ms = self.net.store.server, round(1000 * ttl_s)
+        keys = ("",) * 4
         server.apply("lease_claim", keys, args=("earlier-marker", 0, ttl_ms))
         acquire = ("earlier", "earlier-marker:0", server.inc, 0, ttl_ms, 0, "owner", "x", "url", "http://x")
         server.apply("lease_acquire", keys, args=acquire)
         server.apply("lease_release", keys, args=("earlier", "", "shutdown", ""))
-        return True
 
     async def _heal(self) -> None:
         """Until an owner has been there for a second, also long enough to see the late harm of a fault."""
@@ -167,7 +167,8 @@ class World:
             router.closing = True
         for _ in range(20):
             await asyncio.sleep(0.5)
-            if not any(router.in_flight or self._unflushed(router) for router in self.latest.values()):
+            busy = any(router.in_flight or self._unflushed(router) for router in self.latest.values())
+            if not busy and not self.checkers.unknown_to_owner():
                 return
 
     def _unflushed(self, router: SimRouter) -> int:
@@ -183,6 +184,7 @@ class World:
             if missing := self._unflushed(router):
                 raise Violation(f"I4: the store misses {missing} of {router.counted} of {router.run}")
         self.checkers.at_end()
+        self.checkers.after_event()
         if self.unexpected:
             raise Violation(f"unexpected: {self.unexpected[0]}")
 

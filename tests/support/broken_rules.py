@@ -1,13 +1,32 @@
-"""Lease machines with one rule broken on purpose: what watches the rules must notice each of them."""
+"""Rules of the cluster broken on purpose, one at a time: what watches the rules must notice each of them.
+
+Production code has no switches for this. A `Break` replaces attributes of production classes while it is
+applied; breaks that only need another lease machine name a subclass of it, which real processes can run too.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from narwhal.cluster.flush import TotalsFlusher
+from narwhal.cluster.gate import LeasedGate
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState, LeaseView
+from narwhal.model.request import Counters
+from narwhal.model.settings import LeaseTimings
 from narwhal.policy.candidacy import Candidacy, ElectionSettings
 from narwhal.policy.election import Election
-from narwhal.policy.intents import Effect, Reply
+from narwhal.policy.intents import Effect, Inputs, Renew, Reply
+from narwhal.policy.tenure import Tenure
 from narwhal.policy.watch import Watch
+from narwhal.store import memory_scripts
+from narwhal.store.memory_scripts import Call, Data, Word
+
+# --- lease machines with a rule broken -------------------------------------------------------------
 
 
 class DeadlineFromReply(Election):
@@ -66,6 +85,18 @@ class ShortcutAlways(_Candidacy):
     watch = _TrustingWatch
 
 
+class _UnsureWatch(Watch):
+    """Every record released under the present incarnation counts as surely released."""
+
+    def see(self, view: LeaseView, now: float) -> None:
+        super().see(view, now)
+        self.sure = view.state is LeaseState.RELEASED and view.record_inc == str(view.inc)
+
+
+class ShortcutWithoutSure(_Candidacy):
+    watch = _UnsureWatch
+
+
 class _OwnTtlWatch(Watch):
     """Only the own TTL counts, whatever the holder wrote."""
 
@@ -92,10 +123,169 @@ class HalfTheWatch(_Candidacy):
     watch = _HalfWatch
 
 
+class _OneServerWatch(Watch):
+    """Believes that there is one server that never restarts: its incarnation is not looked at."""
+
+    def see(self, view: LeaseView, now: float) -> None:
+        if self.version is not None:
+            self.inc = str(view.inc)
+        super().see(view, now)
+
+
+class NoIncarnation(_Candidacy):
+    watch = _OneServerWatch
+
+
 BROKEN: dict[str, type[Election]] = {
     machine.__name__: machine
     for machine in (
         *(DeadlineFromReply, AgainFromRetry, TtlInsteadOfObservation),
-        *(ShortcutAlways, OwnTtlOnly, HalfTheWatch),
+        *(ShortcutAlways, ShortcutWithoutSure, OwnTtlOnly, HalfTheWatch, NoIncarnation),
     )
+}
+
+
+# --- everything else is replaced where it stands ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """`changes`: (class, module or dictionary, name, replacement). `margin_s`: M of every router."""
+
+    election: type[Election] = Election
+    changes: tuple[tuple[Any, str, Any], ...] = ()
+    margin_s: float = LeaseTimings().safety_margin_s
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        before = [(place, name, _get(place, name)) for place, name, _ in self.changes]
+        try:
+            for place, name, replacement in self.changes:
+                _set(place, name, replacement)
+            yield
+        finally:
+            for place, name, value in before:
+                _set(place, name, value)
+
+
+def _get(place: Any, name: str) -> Any:
+    return place[name] if isinstance(place, dict) else getattr(place, name)
+
+
+def _set(place: Any, name: str, value: Any) -> None:
+    if isinstance(place, dict):
+        place[name] = value
+    else:
+        setattr(place, name, value)
+
+
+def script(name: str, replacement: Callable[[Data, Call], list[Word]]) -> tuple[Any, str, Any]:
+    """A script of the in-memory server with its rule broken."""
+    return (memory_scripts.SCRIPTS, name, replacement)
+
+
+_renew = memory_scripts.lease_renew
+_claim = memory_scripts.lease_claim
+_acquire = memory_scripts.lease_acquire
+
+
+def _renew_any_seq(data: Data, call: Call) -> list[Word]:
+    """Writes whatever seq comes, also one below the stored one."""
+    seq = int(call.args[2])
+    if data.holds(call.args[0], call.args[1]) and seq <= int(data.lease["seq"]):
+        data.lease["seq"] = str(seq - 1)
+    return _renew(data, call)
+
+
+def _renew_same_seq(data: Data, call: Call) -> list[Word]:
+    """A repeated attempt under the same seq is answered as if it had just been written."""
+    lease, seq = data.lease, call.args[2]
+    if data.holds(call.args[0], call.args[1]) and seq == lease["seq"]:
+        return ["OK", lease["life"], *([lease["replicas"]] if _tells_replicas() else [])]
+    return _renew(data, call)
+
+
+def _tells_replicas() -> bool:
+    return False
+
+
+def _same_seq(tenure: Tenure, now: float) -> Renew:
+    """A retry repeats the seq of the attempt that got no answer."""
+    answered = tenure.deadline == tenure.sent + tenure.term_s
+    tenure.seq += 1 if answered else 0
+    tenure.sent = now
+    tenure.renew_at = now + tenure.timings.renew_interval_s
+    return Renew(tenure.token, tenure.epoch, tenure.seq, tenure.life)
+
+
+def _claim_as_released(data: Data, call: Call) -> list[Word]:
+    """Nothing stored may be taken at once: what a marker that nobody has to watch amounts to."""
+    fresh = not data.lease
+    reply = _claim(data, call)
+    if fresh:
+        data.lease |= {"state": "released", "sure": "1"}
+    return reply
+
+
+def _acquire_anywhere(data: Data, call: Call) -> list[Word]:
+    """Whatever server it is: the incarnation is not compared."""
+    args = list(call.args)
+    args[2] = call.inc
+    return _acquire(data, memory_scripts.Call(call.keys, args, *_rest(call)))
+
+
+def _rest(call: Call) -> tuple[Any, ...]:
+    return (call.run_id, call.replid, call.role, call.replicas, call.now_ms)
+
+
+_delta_sent: dict[int, Counters] = {}
+
+
+async def _flush_deltas(flusher: TotalsFlusher, timeout_s: float = 0.8) -> None:
+    """Sends what was counted since the last flush that was answered."""
+    totals, handoffs = flusher._totals, flusher._handoffs
+    flusher._counted.clear()
+    own, sent = totals.own, _delta_sent.get(id(totals), Counters())
+    fresh = Counters(**{name: getattr(own, name) - getattr(sent, name) for name in Counters.__slots__})
+    runs = await handoffs.flush_totals({totals._run: fresh}, timeout_s=timeout_s)
+    _delta_sent[id(totals)] = own
+    totals.merge({run: counters for run, counters in runs.items() if run != totals._run})
+
+
+def _add_deltas(data: Data, call: Call) -> list[Word]:
+    for run, told in zip(call.args[::2], call.args[1::2], strict=True):
+        kept: dict[str, int] = json.loads(data.totals.get(run, "{}"))
+        for name, count in json.loads(told).items():
+            kept[name] = kept.get(name, 0) + count
+        data.totals[run] = json.dumps(kept)
+    return ["OK", *(word for pair in data.totals.items() for word in pair)]
+
+
+_turn_at = Candidacy._turn_at
+
+
+def _fresh_only(candidacy: Candidacy, now: float, inputs: Inputs) -> float:
+    """Without a current mirror nothing is acquired."""
+    if not inputs.ready_to_take:
+        candidacy.queueing = False
+        return float("inf")
+    return _turn_at(candidacy, now, inputs)
+
+
+def _always_alive(gate: LeasedGate, token: str) -> bool:
+    return True
+
+
+BREAKS: Mapping[str, Break] = {
+    **{name: Break(machine) for name, machine in BROKEN.items()},
+    "NoIncarnation": Break(NoIncarnation, (script("lease_acquire", _acquire_anywhere),)),
+    "SameSeqOnRetry": Break(changes=((Tenure, "renewal", _same_seq), script("lease_renew", _renew_same_seq))),
+    "NoStale": Break(changes=(script("lease_renew", _renew_any_seq),)),
+    "NoMarker": Break(changes=(script("lease_claim", _claim_as_released),)),
+    "DeltaCounters": Break(
+        changes=((TotalsFlusher, "flush", _flush_deltas), script("totals_flush", _add_deltas))
+    ),
+    "MirrorMustBeFresh": Break(changes=((Candidacy, "_turn_at", _fresh_only),)),
+    "FencedStillSends": Break(changes=((LeasedGate, "alive", _always_alive),)),
+    "MarginZero": Break(margin_s=0.0),
 }

@@ -1,0 +1,136 @@
+"""Every rule of the cluster contract that can be broken here, with what notices when it is.
+
+A rule marked in the contract with a flag, or named by the issue that asked for this, has an entry. `scene`
+does no harm while the rule holds; while it is broken (`tests.support.broken_rules`), the checkers must find
+what `caught` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.simulation import schedules
+from tests.simulation.stage import Scene
+from tests.support.broken_rules import BREAKS, Break
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`says` is the rule in short, `broken` the name of its breach."""
+
+    says: str
+    broken: str
+    scene: Scene
+    caught: str
+    flagged: bool = False
+
+    @property
+    def breach(self) -> Break:
+        return BREAKS[self.broken]
+
+
+_ONE_RATE = {"a": 1.0, "b": 1.0, "c": 1.0}
+_FAST_WATCHERS = {"a": 0.9, "b": 1.12, "c": 1.12}
+
+RULES: Mapping[str, Rule] = {
+    "deadline-from-send": Rule(
+        "D counts from before the send of the confirmed attempt",
+        broken="DeadlineFromReply",
+        scene=Scene(schedules.late_reading),
+        caught="I1",
+    ),
+    "again-from-first-send": Rule(
+        "after AGAIN, D counts from before the first send of the token's acquire",
+        broken="AgainFromRetry",
+        scene=Scene(schedules.lost_acquire_replies),
+        caught="I1",
+        flagged=True,
+    ),
+    "new-seq-per-attempt": Rule(
+        "every attempt of a renewal has a new, higher seq",
+        broken="SameSeqOnRetry",
+        scene=Scene(schedules.deaf_for_two_attempts),
+        caught="I1",
+        flagged=True,
+    ),
+    "stale-writes-nothing": Rule(
+        "a seq not above the stored one of the same token writes nothing and is no answer",
+        broken="NoStale",
+        scene=Scene(schedules.late_copy_of_a_renewal, rates=_ONE_RATE),
+        caught="I1",
+        flagged=True,
+    ),
+    "observation-not-ttl": Rule(
+        "a held lease is taken on a version seen unchanged for T, not on what the server's clock says",
+        broken="TtlInsteadOfObservation",
+        scene=Scene(schedules.step_forward),
+        caught="I1",
+    ),
+    "whole-watch": Rule(
+        "the watch lasts T",
+        broken="HalfTheWatch",
+        scene=Scene(schedules.cut_off_after_a_renewal),
+        caught="I1",
+    ),
+    "greatest-ttl": Rule(
+        "the watch takes the greatest TTL: the own one, the record's, any ever seen",
+        broken="OwnTtlOnly",
+        scene=Scene(schedules.cut_off_after_a_renewal, ttls={"a": 8.0}),
+        caught="I1",
+        flagged=True,
+    ),
+    "one-incarnation": Rule(
+        "a version is watched and swapped under one server incarnation",
+        broken="NoIncarnation",
+        scene=Scene(schedules.rolled_back_record, rates=_ONE_RATE),
+        caught="I1",
+    ),
+    "vacant-marker": Rule(
+        "nothing stored is never acquirable: a marker is planted and watched for T",
+        broken="NoMarker",
+        scene=Scene(schedules.emptied_under_an_owner),
+        caught="I1",
+    ),
+    "life-and-sure": Rule(
+        "a released lease is taken at once only if its life is the server's present one and sure",
+        broken="ShortcutAlways",
+        scene=Scene(schedules.old_record_comes_back_released),
+        caught="I1",
+        flagged=True,
+    ),
+    "sure-after-a-loss": Rule(
+        "a record that a renewal wrote anew is not sure",
+        broken="ShortcutWithoutSure",
+        scene=Scene(schedules.old_record_is_planted_and_released),
+        caught="I1",
+        flagged=True,
+    ),
+    "margin": Rule(
+        "D ends M before T: clocks may run at rates up to T/(T-M) apart",
+        broken="MarginZero",
+        scene=Scene(schedules.cut_off_after_a_renewal, rates=_FAST_WATCHERS),
+        caught="I1",
+    ),
+    "mirror-never-forbids": Rule(
+        "a mirror that is not current never forbids acquiring",
+        broken="MirrorMustBeFresh",
+        scene=Scene(schedules.without_a_mirror),
+        caught="I10",
+        flagged=True,
+    ),
+    "absolute-totals": Rule(
+        "counters are flushed as absolute values, and the greater one is kept",
+        broken="DeltaCounters",
+        scene=Scene(schedules.unanswered_flushes),
+        caught="I4",
+        flagged=True,
+    ),
+    "keeper-asks-the-gate": Rule(
+        "the keeper checks before every send that its token is not fenced",
+        broken="FencedStillSends",
+        scene=Scene(schedules.fenced_elsewhere),
+        caught="I9",
+        flagged=True,
+    ),
+}
