@@ -52,6 +52,7 @@ class Checkers:
         self.opened: list[tuple[int, str]] = []
         self.shadow = Shadow()
         self.openings = 0
+        self.losses = 0
 
     def _report(self, text: str) -> None:
         """Raised at the next event of a router: what finds it may run inside a task that swallows it."""
@@ -147,6 +148,7 @@ class Checkers:
 
     def store_changed_by_fault(self) -> None:
         """Data were lost on purpose: a new line of data begins."""
+        self.losses += 1
         data = self._data()
         held = data.lease.get("state") == "held"
         self.shadow = Shadow(

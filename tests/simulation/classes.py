@@ -22,6 +22,10 @@ class FaultClass:
     extreme_rates: bool = False
     """Each clock runs at one of the bounds, not between them."""
     ttls: tuple[float, ...] = (5.0,)
+    replicas: tuple[int, ...] = (0,)
+    """How many replicas the store has. With two, a Sentinel stands beside each node."""
+    wardens: tuple[bool, ...] = (False,)
+    """Whether a router's process has a warden."""
     catalysts: tuple[str, ...] = ()
     """Faults of other classes, sometimes: what makes ownership change hands where the own faults do not."""
 
@@ -34,10 +38,13 @@ _STORE = (
     *("evict", "delete_some_keys", "change_incarnation", "step_clock"),
 )
 
+_FAILOVERS = ("failover", "failover_with_loss", "isolate_primary", "lag")
+
 CLASSES: dict[str, FaultClass] = {
     "pauses": FaultClass(("pause", "stall")),
     "pauses-around-sends": FaultClass(("hold", "stun")),
     "crashes": FaultClass(("crash", "crash_all")),
+    "crashes-with-warden": FaultClass(("crash", "crash", "crash_all", "stall"), wardens=(True,)),
     "yields": FaultClass(("yield_lease", "yield_lease", "crash", "late")),
     "partitions": FaultClass(("partition", "partition_partly")),
     "lost-messages": FaultClass(("lossy", "deaf"), catalysts=_CATALYSTS),
@@ -51,7 +58,16 @@ CLASSES: dict[str, FaultClass] = {
     "keys-deleted": FaultClass(("delete_lease", "evict", "delete_some_keys"), catalysts=_CATALYSTS),
     "store-clock-stepped": FaultClass(("step_clock",), catalysts=_CATALYSTS),
     "new-incarnation": FaultClass(("change_incarnation", "yield_lease", "pause")),
+    "failover": FaultClass(("failover", "lag"), replicas=(1, 2), catalysts=_CATALYSTS),
+    "failover-with-loss": FaultClass(("failover_with_loss", "lag"), replicas=(1, 2), catalysts=_CATALYSTS),
+    "isolated-primary": FaultClass(("isolate_primary", "lag"), replicas=(1, 2), catalysts=_CATALYSTS),
     "mixed-ttl": FaultClass(("crash", "partition", "yield_lease", "stun"), ttls=(4.0, 5.0, 8.0)),
     "clock-rates": FaultClass(("pause", "partition", "stun", "deaf"), rates=(0.9, 1.12), extreme_rates=True),
-    "mixed": FaultClass((*_PROCESSES, *_NETWORK, *_STORE), rates=(0.95, 1.05), ttls=(5.0, 5.0, 5.0, 8.0)),
+    "mixed": FaultClass(
+        (*_PROCESSES, *_NETWORK, *_STORE, *_FAILOVERS),
+        rates=(0.95, 1.05),
+        ttls=(5.0, 5.0, 5.0, 8.0),
+        replicas=(0, 0, 1, 2),
+        wardens=(False, True),
+    ),
 }

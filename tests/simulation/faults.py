@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from narwhal.store.memory_scripts import Data
-from tests.simulation.network import DATA, FEED, LEASE
+from tests.simulation.network import DATA, FEED, LEASE, Node
 from tests.simulation.routers import SimRouter
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+WARDEN_KILLS_S = 2.1
+"""A warden kills a router whose main loop was silent for so long."""
 
 FAULTS: dict[str, Callable[[Mischief], None]] = {}
 
@@ -29,7 +32,11 @@ class Mischief:
         self.calm_at = calm_at
         self.rng = world.rng
         self.net = world.net
-        self.store = world.net.store
+
+    @property
+    def store(self) -> Node:
+        """The present master."""
+        return self.net.store
 
     def strike(self, name: str) -> None:
         self.world.trace(f"fault {name}")
@@ -50,21 +57,51 @@ class Mischief:
         return min(self.rng.uniform(low, high), max(0.5, left))
 
     def lose(self, data: Data | None) -> None:
-        """The server goes on with older or no data."""
-        self.store.lost_data += 1
+        """The server goes on with older or no data, and its replicas with it."""
         self.store.server.data = Data() if data is None else data
+        self.changed()
+
+    def changed(self) -> None:
+        self.net.resync()
         self.world.checkers.store_changed_by_fault()
 
     def restart(self, data: Data | None, down_s: float) -> None:
-        self.store.lost_data += 1
-        self.store.down_until = self.net.loop.time() + down_s
-        self.store.frozen_until = 0.0
-        self.store.server.restart(data)
+        """Replicas hear of it when the server is back."""
+        node = self.store
+        node.down_until, node.frozen_until = self.net.loop.time() + down_s, 0.0
+        node.server.restart(data)
         self.world.checkers.store_changed_by_fault()
+        self.net.at(down_s, self.net.resync)
+
+    def fail_over(self, after_s: float, *, old_back_s: float) -> None:
+        """The master is gone; the best replica takes its place, and the old one comes back as a replica."""
+        node = self.store
+        node.down_until = self.net.loop.time() + old_back_s
+        self.net.at(after_s, self.promote, node)
+        self.net.at(old_back_s, self.net.resync)
+
+    def promote(self, old: Node) -> None:
+        if self.store is old and len(self.net.nodes) > 1:
+            self.net.promote()
+            self.world.checkers.store_changed_by_fault()
+
+    def die_behind(self) -> None:
+        self.fail_over(self.span(0.3, 2.0), old_back_s=self.span(3.0, 8.0))
+        for node in self.net.nodes:
+            node.server.lagging = False
+
+    def caught_up(self) -> None:
+        for node in self.net.nodes:
+            node.server.lagging = False
+            node.server.catch_up()
 
     def revive(self, router: SimRouter) -> None:
         if self.world.current()[router.host.name] is router:
             self.world.spawn(router.host.name)
+
+    def kill_stalled(self, router: SimRouter) -> None:
+        if router.alive:
+            self.crash(router)
 
     def crash(self, router: SimRouter) -> None:
         router.kill()
@@ -85,7 +122,10 @@ def pause(mischief: Mischief) -> None:
 def stall(mischief: Mischief) -> None:
     """The main loop hangs, the keeper's thread goes on."""
     if victim := mischief.victim():
-        victim.pause(mischief.span(0.5, 10.0), main_only=True)
+        stalled_s = mischief.span(0.5, 10.0)
+        victim.pause(stalled_s, main_only=True)
+        if victim.host.warden and stalled_s > WARDEN_KILLS_S:
+            mischief.net.at(WARDEN_KILLS_S, mischief.kill_stalled, victim)
 
 
 @fault
@@ -209,7 +249,7 @@ def flush(mischief: Mischief) -> None:
 @fault
 def delete_lease(mischief: Mischief) -> None:
     mischief.store.server.data.lease = {}
-    mischief.world.checkers.store_changed_by_fault()
+    mischief.changed()
 
 
 @fault
@@ -234,8 +274,7 @@ def delete_some_keys(mischief: Mischief) -> None:
         if mischief.rng.random() < 0.4:
             for key in keys:
                 setattr(data, key, getattr(fresh, key))
-    mischief.store.lost_data += 1
-    mischief.world.checkers.store_changed_by_fault()
+    mischief.changed()
 
 
 @fault
@@ -246,3 +285,51 @@ def change_incarnation(mischief: Mischief) -> None:
 @fault
 def step_clock(mischief: Mischief) -> None:
     mischief.store.server.step_clock(mischief.rng.choice([-12.0, -3.0, 3.0, 7.0, 20.0]))
+
+
+@fault
+def failover(mischief: Mischief) -> None:
+    """The master dies with all that it has at its replicas."""
+    if len(mischief.net.nodes) > 1:
+        for node in mischief.net.nodes:
+            node.server.catch_up()
+        mischief.fail_over(mischief.span(0.3, 3.0), old_back_s=mischief.span(3.0, 8.0))
+
+
+@fault
+def failover_with_loss(mischief: Mischief) -> None:
+    """The replicas were behind when the master died: what they had not applied is gone."""
+    if len(mischief.net.nodes) > 1:
+        behind_s = mischief.span(0.1, 2.5)
+        for node in mischief.net.nodes:
+            node.server.lagging = True
+        mischief.net.at(behind_s, mischief.die_behind)
+
+
+@fault
+def lag(mischief: Mischief) -> None:
+    """Replicas are behind for a while."""
+    lagging = [node for node in mischief.net.nodes if mischief.rng.random() < 0.7]
+    for node in lagging:
+        node.server.lagging = True
+    mischief.net.at(mischief.span(0.2, 4.0), mischief.caught_up)
+
+
+@fault
+def isolate_primary(mischief: Mischief) -> None:
+    """The master loses replicas and Sentinels, but not all routers: they go on with it until they notice."""
+    net, old = mischief.net, mischief.store
+    if len(net.nodes) < 2:
+        return
+    for node in net.nodes:
+        if node is not old:
+            node.server.detach()
+    for name in mischief.world.hosts:
+        if mischief.rng.random() < 0.5:
+            wire = net.wire(name)
+            wire.stuck_on, wire.stuck_until = old, mischief.until(2.0, 9.0)
+    owners = [router.host.name for router in mischief.world.current().values() if router.admits()]
+    for name in owners:
+        net.wire(name).stuck_on, net.wire(name).stuck_until = old, mischief.until(4.0, 9.0)
+    net.at(mischief.span(0.3, 2.0), mischief.promote, old)
+    net.at(mischief.span(9.0, 10.0), net.resync)

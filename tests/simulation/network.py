@@ -1,4 +1,4 @@
-"""The network between routers and the store, and the store's own troubles."""
+"""The network between routers and the store's servers, and the troubles of both."""
 
 from __future__ import annotations
 
@@ -51,6 +51,9 @@ class Wire:
     deaf_lease_until: float = 0.0
     """Deaf on the lease connection only."""
     twice_until: float = 0.0
+    stuck_on: Node | None = None
+    """Still connected to this server, until `stuck_until`, though another is the master by now."""
+    stuck_until: float = 0.0
     hold_s: float = 0.0
     """The next request is held so long between the router's check and its send; the router is paused."""
     stun_s: float = 0.0
@@ -59,15 +62,14 @@ class Wire:
     """Only a request of the lease connection is meant."""
 
 
-@dataclass(slots=True)
-class Store:
+@dataclass(slots=True, eq=False)
+class Node:
     """One server with its past: `history` holds copies of its data for restarts that lose a little."""
 
     server: MemoryServer
     down_until: float = 0.0
     frozen_until: float = 0.0
     history: deque[tuple[float, Data]] = field(default_factory=lambda: deque(maxlen=40))
-    lost_data: int = 0
 
     def remember(self, now: float) -> None:
         if not self.history or now - self.history[-1][0] >= SNAPSHOT_S:
@@ -81,10 +83,16 @@ class Store:
 class Network:
     """Carries operations to the store and replies back, late, twice or never."""
 
-    def __init__(self, loop: VirtualLoop, rng: random.Random) -> None:
+    def __init__(self, loop: VirtualLoop, rng: random.Random, *, replicas: int) -> None:
         self.loop = loop
         self.rng = rng
-        self.store = Store(MemoryServer(lambda: CALENDAR_S + loop.time()))
+        self.nodes = [
+            Node(MemoryServer(lambda: CALENDAR_S + loop.time(), number=number))
+            for number in range(1 + replicas)
+        ]
+        self.store = self.nodes[0]
+        """The server that counts as the master, for all but who is stuck on another."""
+        self.resync()
         self.wires: dict[str, Wire] = {}
         self.calm = False
         """No packet is slower than usual."""
@@ -94,6 +102,23 @@ class Network:
 
     def wire(self, router: str) -> Wire:
         return self.wires.setdefault(router, Wire())
+
+    def reached_by(self, router: str) -> Node:
+        """The server that a router's next call goes to."""
+        wire = self.wire(router)
+        return wire.stuck_on if wire.stuck_on and wire.stuck_until > self.loop.time() else self.store
+
+    def resync(self) -> None:
+        """Everyone else is a replica of the master, with its data."""
+        for node in self.nodes:
+            if node is not self.store:
+                node.server.follow(self.store.server)
+
+    def promote(self) -> None:
+        """The replica that has most becomes the master."""
+        others = [node for node in self.nodes if node is not self.store]
+        self.store = max(others, key=lambda node: node.server.offset)
+        self.store.server.promote()
 
     def latency(self) -> float:
         if self.slow_until > self.loop.time():
@@ -124,13 +149,13 @@ class SimLink:
         loop = self._net.loop
         done: asyncio.Future[R] = loop.create_future()
         timer = loop.call_later(timeout_s / self._rate, _fail, done, "no answer")
-        self._send(operation, done)
+        self._send(self._net.reached_by(self._router), operation, done)
         try:
             return await done
         finally:
             timer.cancel()
 
-    def _send(self, operation: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+    def _send(self, node: Node, operation: Callable[[], Any], done: asyncio.Future[Any]) -> None:
         net, wire, now = self._net, self._net.wire(self._router), self._net.loop.time()
         if self._lost(wire, now):
             return
@@ -145,9 +170,9 @@ class SimLink:
                 net.loop.pause(strand, now + stun_s)
         elif wire.slow_until > now:
             delay += net.rng.uniform(0.5, 7.0)
-        net.at(delay, self._arrive, operation, done)
+        net.at(delay, self._arrive, node, operation, done)
         if wire.twice_until > now:
-            net.at(delay + net.rng.uniform(0.0, 3.0), self._arrive, operation, done)
+            net.at(delay + net.rng.uniform(0.0, 3.0), self._arrive, node, operation, done)
 
     def _lost(self, wire: Wire, now: float) -> bool:
         """A message of this connection, either way, gets nowhere at this instant."""
@@ -155,15 +180,16 @@ class SimLink:
             return True
         return wire.loss_until > now and self._net.rng.random() < wire.loss
 
-    def _arrive(self, operation: Callable[[], Any], done: asyncio.Future[Any]) -> None:
-        net, store, now = self._net, self._net.store, self._net.loop.time()
-        if store.down_until > now:
+    def _arrive(self, node: Node, operation: Callable[[], Any], done: asyncio.Future[Any]) -> None:
+        net, now = self._net, self._net.loop.time()
+        if node.down_until > now:
             self._back(done, error="connection refused")
             return
-        if store.frozen_until > now:
-            net.at(store.frozen_until - now + net.rng.random() * 0.001, self._arrive, operation, done)
+        if node.frozen_until > now:
+            after = node.frozen_until - now + net.rng.random() * 0.001
+            net.at(after, self._arrive, node, operation, done)
             return
-        store.remember(now)
+        node.remember(now)
         try:
             result = operation()
         except StoreUnreachable as error:
@@ -184,7 +210,7 @@ class SimLink:
     async def wait(self, seconds: float) -> None:
         loop = self._net.loop
         woken: asyncio.Future[None] = loop.create_future()
-        forget = self._net.store.server.on_change(lambda: self._ring(woken))
+        forget = self._net.reached_by(self._router).server.on_change(lambda: self._ring(woken))
         timer = loop.call_later(seconds / self._rate, _settle, woken, None, "")
         try:
             await woken

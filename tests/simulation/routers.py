@@ -18,10 +18,12 @@ from narwhal.cluster.assembly import (
     assemble,
 )
 from narwhal.cluster.state import Identity
+from narwhal.cluster.warden import Settlement, WardenStores
 from narwhal.errors import ConfigError, NotOwner, StoreError
 from narwhal.model.engine import EngineSpec
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
+from narwhal.model.legacy import Legacy, ToldToken
 from narwhal.model.request import Outcome, RequestRow
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.election import Election
@@ -31,9 +33,10 @@ from narwhal.policy.totals import Totals
 from narwhal.serving.control import ControlCheck
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
-from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner
+from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner, MemoryServer
+from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
-from narwhal.store.scripts import Argument
+from narwhal.store.scripts import Argument, Needs
 from tests.simulation.network import DATA, FEED, LEASE, Network, SimLink
 from tests.support.settings import fleet_config
 from tests.support.virtual_time import Strand, StrandClock
@@ -54,6 +57,7 @@ class Host:
     timings: LeaseTimings
     checkpoint: MemoryCheckpoint
     prefer_standby: bool = False
+    warden: bool = False
     election: type[Election] = Election
 
 
@@ -71,7 +75,7 @@ class SimRunner(MemoryRunner):
     """Shows every operation before it is sent."""
 
     def __init__(self, router: SimRouter, link: SimLink) -> None:
-        super().__init__(router.net.store.server, link)
+        super().__init__(router.where, link)
         self._router = router
 
     async def run(
@@ -81,9 +85,10 @@ class SimRunner(MemoryRunner):
         return await super().run(script, keys, args=args, timeout_s=timeout_s)
 
     async def run_confirmed(
-        self, script: str, keys: Sequence[str], *, args: Sequence[Argument] = (), timeout_s: float
+        self, script: str, keys: Sequence[str], *, args: Sequence[Argument], needs: Needs, timeout_s: float
     ) -> list[bytes]:
-        return await self.run(script, keys, args=args, timeout_s=timeout_s)
+        await self._show(script, keys, args)
+        return await super().run_confirmed(script, keys, args=args, needs=needs, timeout_s=timeout_s)
 
     async def _show(self, script: str, keys: Sequence[str], args: Sequence[Argument]) -> None:
         if self._router.on_send(Sent(self._router, script, keys, args)):
@@ -126,6 +131,10 @@ class SimRouter:
         self.closing = False
         """No new clients come."""
         self.on_dispatch: Callable[[SimRouter, int], None] = lambda router, epoch: None
+        self.tokens: tuple[ToldToken, ...] = ()
+        """What a warden was told: the last two, newest first."""
+        self.warden = Strand(f"{self.run}/warden")
+        self.settlement: Settlement | None = None
         self.on_send: Callable[[Sent], bool] = lambda sent: False
         """True: somebody acts on it first."""
         self.ended = ""
@@ -133,7 +142,7 @@ class SimRouter:
 
     @property
     def strands(self) -> list[Strand]:
-        return [self.main, self.keeper]
+        return [self.main, self.keeper, self.warden]
 
     @property
     def alive(self) -> bool:
@@ -143,6 +152,9 @@ class SimRouter:
         """By its own clock at this instant, whether or not its process runs just now."""
         return not self.main.dead and self.parts.gate.may_admit(self.clock.now())
 
+    def where(self) -> MemoryServer:
+        return self.net.reached_by(self.host.name).server
+
     # --- making ----------------------------------------------------------------------------------
 
     def _link(self, connection: str, *strands: Strand) -> SimLink:
@@ -150,20 +162,24 @@ class SimRouter:
         return SimLink(self.net, name, strands=strands, rate=self.host.rate)
 
     def _assemble(self) -> Membership:
-        server, main, keeper = self.net.store.server, self.main, self.keeper
-        data = SimRunner(self, self._link(DATA, main, keeper))
+        main, keeper, quorum = self.main, self.keeper, Quorum()
+        quorum.guarded = len(self.net.nodes) > 2
+        data, lease = (
+            SimRunner(self, self._link(DATA, main, keeper)),
+            SimRunner(self, self._link(LEASE, keeper, main)),
+        )
         stores = Stores(
-            lease=ScriptLeaseStore(SimRunner(self, self._link(LEASE, keeper, main)), CLUSTER),
-            record=ScriptLeaseStore(data, CLUSTER),
-            handoffs=ScriptHandoffStore(data, CLUSTER),
-            feed=MemoryFeed(server, self._link(FEED, main, keeper)),
+            lease=ScriptLeaseStore(lease, CLUSTER, quorum=quorum),
+            record=ScriptLeaseStore(data, CLUSTER, quorum=quorum),
+            handoffs=ScriptHandoffStore(data, CLUSTER, quorum=quorum),
+            feed=MemoryFeed(self.where, self._link(FEED, main, keeper)),
             registry=ScriptRegistry(data, CLUSTER),
             checkpoint=self.host.checkpoint,
         )
         name = self.host.name
         settings = MemberSettings(
             cluster=CLUSTER,
-            meta=OwnerMeta(name, f"http://{name}"),
+            meta=_meta(name, self.run),
             identity=Identity(name, self.run, "tiny", tuple(sorted(self.fleet.roles())), boot_id="boot"),
             timings=self.host.timings,
             prefer_standby=self.host.prefer_standby,
@@ -177,6 +193,7 @@ class SimRouter:
             blocking=_at_once,
             tell=self._tell,
             election=self.host.election,
+            tell_token=self._told_token,
         )
         return assemble(settings, stores, owned=Owned(self.fleet, self.totals), surroundings=surroundings)
 
@@ -184,6 +201,9 @@ class SimRouter:
         if not isinstance(told, LeaseSight):
             self.trace(f"{self.run} {_without_secrets(told)}")
         self.net.loop.call_soon_threadsafe(self.parts.member.take, told, context=self.main.context())
+
+    def _told_token(self, token: str, floor: int) -> None:
+        self.tokens = (ToldToken(token, floor), *self.tokens)[:2]
 
     # --- living ----------------------------------------------------------------------------------
 
@@ -252,12 +272,25 @@ class SimRouter:
 
     def kill(self) -> None:
         self.trace(f"{self.run} is killed")
-        for strand in self.strands:
-            strand.dead = True
+        self.main.dead = self.keeper.dead = True
+        if self.host.warden:
+            self._leave_to_the_warden()
+
+    def _leave_to_the_warden(self) -> None:
+        runner = SimRunner(self, self._link(DATA, self.warden))
+        stores = WardenStores(
+            ScriptLeaseStore(runner, CLUSTER),
+            ScriptHandoffStore(runner, CLUSTER),
+            ScriptRegistry(runner, CLUSTER),
+        )
+        legacy = Legacy(self.host.name, self.run, self.totals.own, self.tokens)
+        self.settlement = Settlement(legacy, stores, clock=self.clock)
+        until = self.clock.now() + self.host.timings.ttl_s
+        self.warden.spawn(self.settlement.run(until=until, given_up=lambda: False))
 
     def pause(self, seconds: float, *, main_only: bool = False) -> None:
         until = self.net.loop.time() + seconds
-        for strand in [self.main] if main_only else self.strands:
+        for strand in [self.main] if main_only else [self.main, self.keeper]:
             self.net.loop.pause(strand, until)
 
     def ask_yield(self, successor: str = "") -> None:
@@ -265,6 +298,20 @@ class SimRouter:
 
     async def _yield(self, successor: str) -> None:
         await self.parts.member.give_back("yield", successor=successor)
+
+
+def _meta(name: str, run: str) -> OwnerMeta:
+    """Every router has a host of its own, and every life a PID of its own."""
+    return OwnerMeta(
+        name,
+        f"http://{name}",
+        host=name,
+        machine_id=f"machine-{name}",
+        boot_id=f"boot-{name}",
+        pidns="4026531836",
+        pid=1000 + int(run.rpartition("-")[2]),
+        pid_start="1",
+    )
 
 
 async def _at_once(call: Callable[[], None]) -> None:

@@ -59,7 +59,7 @@ class World:
         self.kind: FaultClass = CLASSES[plan.kind]
         self.loop = VirtualLoop()
         self.rng = random.Random(f"{plan.kind}/{plan.seed}")
-        self.net = Network(self.loop, self.rng)
+        self.net = Network(self.loop, self.rng, replicas=self.rng.choice(self.kind.replicas))
         self.lives: list[SimRouter] = []
         self.lines: list[str] = []
         self.samples: list[bool] = []
@@ -85,6 +85,7 @@ class World:
             timings=replace(LeaseTimings(), ttl_s=ttl_s, safety_margin_s=self.plan.margin_s),
             checkpoint=MemoryCheckpoint(),
             prefer_standby=self.rng.random() < 0.2,
+            warden=self.rng.choice(self.kind.wardens),
             election=self.plan.election,
         )
 
@@ -159,6 +160,7 @@ class World:
     async def _sample(self) -> None:
         await asyncio.sleep(0.5)
         self.checkers.counters()
+        self._demand_nothing_unexpected()
         self.samples.append(any(router.admits() for router in self.latest.values()))
 
     async def _settle(self) -> None:
@@ -172,7 +174,11 @@ class World:
                 return
 
     def _unflushed(self, router: SimRouter) -> int:
-        return router.counted - self.checkers.stored().get(router.run, 0) if router.alive else 0
+        """Counts that the store misses though nothing keeps them away any more."""
+        settled = router.settlement is not None and not router.settlement.left
+        if not (router.alive or (settled and not self.checkers.losses)):
+            return 0
+        return router.counted - self.checkers.stored().get(router.run, 0)
 
     def judge_end(self) -> None:
         """What must hold when everything has healed."""
@@ -181,10 +187,14 @@ class World:
         for router in self.latest.values():
             if router.alive and router.in_flight:
                 raise Violation(f"I8: {router.in_flight} requests of {router.run} never ended")
+        for router in self.lives:
             if missing := self._unflushed(router):
                 raise Violation(f"I4: the store misses {missing} of {router.counted} of {router.run}")
         self.checkers.at_end()
         self.checkers.after_event()
+        self._demand_nothing_unexpected()
+
+    def _demand_nothing_unexpected(self) -> None:
         if self.unexpected:
             raise Violation(f"unexpected: {self.unexpected[0]}")
 

@@ -201,12 +201,8 @@ def _renew_same_seq(data: Data, call: Call) -> list[Word]:
     """A repeated attempt under the same seq is answered as if it had just been written."""
     lease, seq = data.lease, call.args[2]
     if data.holds(call.args[0], call.args[1]) and seq == lease["seq"]:
-        return ["OK", lease["life"], *([lease["replicas"]] if _tells_replicas() else [])]
+        return ["OK", lease["life"], lease["replicas"]]
     return _renew(data, call)
-
-
-def _tells_replicas() -> bool:
-    return False
 
 
 def _same_seq(tenure: Tenure, now: float) -> Renew:

@@ -39,8 +39,10 @@ class Strand:
         return self._context.copy()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Starts a coroutine on this strand; what it starts and schedules belongs to it too."""
+        """Starts a coroutine on this strand; what it starts and schedules belongs to it too. Nobody awaits
+        it: what it raises goes to the loop's exception handler at once."""
         task: asyncio.Task[Any] = self.context().run(asyncio.get_running_loop().create_task, work)
+        task.add_done_callback(_told)
         return task
 
 
@@ -155,6 +157,12 @@ def _remembering(loop: Any, coro: Coroutine[Any, Any, Any], **options: Any) -> a
         strand.tasks.append(task)
         task.add_done_callback(_Forget(strand))
     return task
+
+
+def _told(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context = {"message": "a task of a strand failed", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(context)
 
 
 class _Forget:
