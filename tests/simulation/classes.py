@@ -26,15 +26,26 @@ class FaultClass:
     """How many replicas the store has. With two, a Sentinel stands beside each node."""
     wardens: tuple[bool, ...] = (False,)
     """Whether a router's process has a warden."""
+    failsafe: tuple[bool, ...] = (False,)
+    """Whether all routers are voters of fail-safe mode."""
     catalysts: tuple[str, ...] = ()
     """Faults of other classes, sometimes: what makes ownership change hands where the own faults do not."""
 
 
 _CATALYSTS = ("crash", "partition", "yield_lease")
 _PROCESSES = ("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease")
-_NETWORK = ("partition", "partition_partly", "lossy", "deaf", "late", "twice", "slow_everywhere")
+_NETWORK = (
+    "partition",
+    "partition_partly",
+    "lossy",
+    "deaf",
+    "late",
+    "twice",
+    "slow_everywhere",
+    "part_routers",
+)
 _STORE = (
-    *("freeze", "restart_empty", "restart_whole", "restart_rolled_back", "flush", "delete_lease"),
+    *("freeze", "outage", "restart_empty", "restart_whole", "restart_rolled_back", "flush", "delete_lease"),
     *("evict", "delete_some_keys", "change_incarnation", "step_clock"),
 )
 
@@ -61,6 +72,10 @@ CLASSES: dict[str, FaultClass] = {
     "failover": FaultClass(("failover", "lag"), replicas=(1, 2), catalysts=_CATALYSTS),
     "failover-with-loss": FaultClass(("failover_with_loss", "lag"), replicas=(1, 2), catalysts=_CATALYSTS),
     "isolated-primary": FaultClass(("isolate_primary", "lag"), replicas=(1, 2), catalysts=_CATALYSTS),
+    "fail-safe": FaultClass(
+        (*("outage", "outage", "part_routers", "freeze", "pause", "hold", "stun"), *_CATALYSTS),
+        failsafe=(True,),
+    ),
     "mixed-ttl": FaultClass(("crash", "partition", "yield_lease", "stun"), ttls=(4.0, 5.0, 8.0)),
     "clock-rates": FaultClass(("pause", "partition", "stun", "deaf"), rates=(0.9, 1.12), extreme_rates=True),
     "mixed": FaultClass(
@@ -69,5 +84,6 @@ CLASSES: dict[str, FaultClass] = {
         ttls=(5.0, 5.0, 5.0, 8.0),
         replicas=(0, 0, 1, 2),
         wardens=(False, True),
+        failsafe=(False, True),
     ),
 }

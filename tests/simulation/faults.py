@@ -217,12 +217,28 @@ def twice(mischief: Mischief) -> None:
         mischief.net.wire(victim.host.name).twice_until = mischief.until(0.5, 10.0)
 
 
+@fault
+def part_routers(mischief: Mischief) -> None:
+    """Routers cannot reach each other; what they reach of the store is another matter."""
+    names = list(mischief.world.hosts)
+    for index, one in enumerate(names):
+        for other in names[index + 1 :]:
+            if mischief.rng.random() < 0.6:
+                mischief.net.part(one, other, until=mischief.until(1.0, 10.0))
+
+
 # --- the store ---------------------------------------------------------------------------------------
 
 
 @fault
 def freeze(mischief: Mischief) -> None:
     mischief.store.frozen_until = mischief.until(0.5, 9.0)
+
+
+@fault
+def outage(mischief: Mischief) -> None:
+    """The store is away for longer than any lease lasts."""
+    mischief.store.down_until = mischief.until(4.0, 11.0)
 
 
 @fault

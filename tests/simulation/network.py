@@ -94,11 +94,19 @@ class Network:
         """The server that counts as the master, for all but who is stuck on another."""
         self.resync()
         self.wires: dict[str, Wire] = {}
+        self.parted: dict[frozenset[str], float] = {}
         self.calm = False
         """No packet is slower than usual."""
         self.slow_until = 0.0
         """Everything takes up to 0.6 s until then, for everyone."""
         self.on_applied: Callable[[str], None] = lambda router: None
+
+    def part(self, one: str, other: str, *, until: float) -> None:
+        """Two routers cannot reach each other."""
+        self.parted[frozenset((one, other))] = until
+
+    def are_parted(self, one: str, other: str) -> bool:
+        return self.parted.get(frozenset((one, other)), 0.0) > self.loop.time()
 
     def wire(self, router: str) -> Wire:
         return self.wires.setdefault(router, Wire())

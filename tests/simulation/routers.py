@@ -17,6 +17,7 @@ from narwhal.cluster.assembly import (
     Surroundings,
     assemble,
 )
+from narwhal.cluster.failsafe import NoPeers
 from narwhal.cluster.state import Identity
 from narwhal.cluster.warden import Settlement, WardenStores
 from narwhal.errors import ConfigError, NotOwner, StoreError
@@ -30,6 +31,7 @@ from narwhal.policy.election import Election
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.intents import Effect
 from narwhal.policy.totals import Totals
+from narwhal.ports import Peers
 from narwhal.serving.control import ControlCheck
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
@@ -45,6 +47,8 @@ CLUSTER = "sim"
 ENGINES = tuple(EngineSpec(f"e{number}", f"http://e{number}") for number in range(3))
 PASS_S = 1.0
 Trace = Callable[[str], None]
+PeersOf = Callable[[Strand], Peers]
+"""How a thread of this router asks others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Host:
     checkpoint: MemoryCheckpoint
     prefer_standby: bool = False
     warden: bool = False
+    voters: tuple[str, ...] = ()
+    """Of fail-safe mode; empty: it is off."""
     election: type[Election] = Election
 
 
@@ -113,7 +119,9 @@ class Scribe:
 class SimRouter:
     """One life of one router process. `counted` is the truth that its counters are judged by."""
 
-    def __init__(self, host: Host, net: Network, *, life: int, trace: Trace) -> None:
+    def __init__(
+        self, host: Host, net: Network, *, life: int, trace: Trace, peers: PeersOf | None = None
+    ) -> None:
         self.host = host
         self.run = f"{host.name}-{life}"
         self.net = net
@@ -138,6 +146,7 @@ class SimRouter:
         self.on_send: Callable[[Sent], bool] = lambda sent: False
         """True: somebody acts on it first."""
         self.ended = ""
+        self._peers = peers or (lambda strand: NoPeers())
         self.parts = self._assemble()
 
     @property
@@ -184,6 +193,7 @@ class SimRouter:
             timings=self.host.timings,
             prefer_standby=self.host.prefer_standby,
             resume=True,
+            failsafe=self.host.voters,
         )
         surroundings = Surroundings(
             clock=self.clock,
@@ -194,6 +204,8 @@ class SimRouter:
             tell=self._tell,
             election=self.host.election,
             tell_token=self._told_token,
+            peers=self._peers(self.main),
+            keeper_peers=self._peers(self.keeper),
         )
         return assemble(settings, stores, owned=Owned(self.fleet, self.totals), surroundings=surroundings)
 

@@ -6,7 +6,10 @@ In all of them `a` is the first owner, `b` and `c` stand by, and no packet is sl
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+from narwhal.policy import death
+from narwhal.policy.death import ProcessSight
 from tests.simulation.network import FEED, LEASE, copy_of
 from tests.simulation.routers import Sent, SimRouter
 from tests.simulation.stage import Stage
@@ -138,6 +141,47 @@ async def emptied_under_an_owner(stage: Stage) -> None:
     cut(stage, owner)
     stage.net.store.server.flush()
     stage.checkers.store_changed_by_fault()
+
+
+# --- replicas ------------------------------------------------------------------------------------------
+
+
+async def isolated_master(stage: Stage) -> None:
+    """The master loses its replica; the owner stays with it, all others go to the new one."""
+    owner = await settled(stage)
+    net, wire = stage.net, stage.net.wire(owner.host.name)
+    wire.stuck_on, wire.stuck_until = net.store, stage.loop.time() + LONG_S
+    net.promote()
+    stage.checkers.store_changed_by_fault()
+    net.at(LONG_S, net.resync)
+
+
+# --- deaths --------------------------------------------------------------------------------------------
+
+
+async def misread_death(stage: Stage, sight: ProcessSight) -> None:
+    """Somebody looks at the owner's living process, sees `sight`, and releases its lease if that is death."""
+    owner = await settled(stage)
+    await renewal(stage, owner)
+    await asyncio.sleep(0.02)
+    cut(stage, owner, LEASE)
+    record = dict(stage.net.store.server.data.lease)
+    mark = death.ProcessMark.of_record(record)
+    if death.proves_death(mark, replace(mark, pid=1), look=lambda pid: sight):
+        args = (record["token"], f"{record['token']}:{record['seq']}", "its process has ended", "")
+        stage.net.store.server.apply("lease_release", ("",) * 2, args=args)
+
+
+async def not_permitted_to_signal(stage: Stage) -> None:
+    await misread_death(stage, death.ProcessSight(death.Signalled.FORBIDDEN))
+
+
+async def first_thread_has_ended(stage: Stage) -> None:
+    await misread_death(stage, death.ProcessSight(death.Signalled.REACHED, "Z", "1"))
+
+
+async def unreadable_start_time(stage: Stage) -> None:
+    await misread_death(stage, death.ProcessSight(death.Signalled.REACHED, "S", ""))
 
 
 # --- released records --------------------------------------------------------------------------------

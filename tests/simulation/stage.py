@@ -25,6 +25,8 @@ class Scene:
     duration_s: float = 40.0
     ttls: Mapping[str, float] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
+    replicas: int = 0
+    failsafe: bool = False
 
 
 class Stage(World):
@@ -39,10 +41,16 @@ class Stage(World):
     def _names(self) -> tuple[str, ...]:
         return ("a", "b", "c")
 
+    def _replicas(self) -> int:
+        return self.scene.replicas
+
     def _host(self, name: str) -> Host:
         host, scene = super()._host(name), self.scene
         timings = replace(host.timings, ttl_s=scene.ttls.get(name, host.timings.ttl_s))
-        return replace(host, timings=timings, rate=scene.rates.get(name, host.rate), prefer_standby=False)
+        voters = self.names if scene.failsafe else ()
+        return replace(
+            host, voters=voters, timings=timings, rate=scene.rates.get(name, host.rate), prefer_standby=False
+        )
 
     def spawn(self, name: str) -> SimRouter:
         router = super().spawn(name)

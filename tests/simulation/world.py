@@ -15,8 +15,9 @@ from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.classes import BUSY_S, CLASSES, FaultClass
 from tests.simulation.faults import Mischief
 from tests.simulation.network import Network
+from tests.simulation.peers import SimPeers
 from tests.simulation.routers import Host, SimRouter
-from tests.support.virtual_time import VirtualLoop
+from tests.support.virtual_time import Strand, VirtualLoop
 
 AFTERMATH_S = 4.0
 """A run goes on at least so long after the last fault: who was harmed by it may still act on it."""
@@ -59,7 +60,7 @@ class World:
         self.kind: FaultClass = CLASSES[plan.kind]
         self.loop = VirtualLoop()
         self.rng = random.Random(f"{plan.kind}/{plan.seed}")
-        self.net = Network(self.loop, self.rng, replicas=self.rng.choice(self.kind.replicas))
+        self.net = Network(self.loop, self.rng, replicas=self._replicas())
         self.lives: list[SimRouter] = []
         self.lines: list[str] = []
         self.samples: list[bool] = []
@@ -69,7 +70,12 @@ class World:
         self.checkers = Checkers(
             lambda: self.lives, self.latest.values, data=lambda: self.net.store.server.data
         )
-        self.hosts = {name: self._host(name) for name in self._names()}
+        self.names = self._names()
+        self.failsafe = self.rng.choice(self.kind.failsafe)
+        self.hosts = {name: self._host(name) for name in self.names}
+
+    def _replicas(self) -> int:
+        return self.rng.choice(self.kind.replicas)
 
     def _names(self) -> tuple[str, ...]:
         return ("a", "b") if self.rng.random() < 0.65 else ("a", "b", "c")
@@ -84,7 +90,8 @@ class World:
             offset_s=self.rng.uniform(0.0, 1e6),
             timings=replace(LeaseTimings(), ttl_s=ttl_s, safety_margin_s=self.plan.margin_s),
             checkpoint=MemoryCheckpoint(),
-            prefer_standby=self.rng.random() < 0.2,
+            prefer_standby=self.rng.random() < 0.2 and name != self.names[0],
+            voters=self.names if self.failsafe else (),
             warden=self.rng.choice(self.kind.wardens),
             election=self.plan.election,
         )
@@ -93,12 +100,19 @@ class World:
         self.lines.append(f"{self.loop.time():.6f} {line}")
 
     def spawn(self, name: str) -> SimRouter:
-        router = SimRouter(self.hosts[name], self.net, life=len(self.lives), trace=self.trace)
+        def peers(strand: Strand) -> SimPeers:
+            return SimPeers(name, strand, net=self.net, find=self._at_url)
+
+        life = len(self.lives)
+        router = SimRouter(self.hosts[name], self.net, life=life, trace=self.trace, peers=peers)
         router.on_dispatch, router.on_send = self.checkers.dispatched, self.checkers.sent
         self.lives.append(router)
         self.latest[name] = router
         router.start()
         return router
+
+    def _at_url(self, url: str) -> SimRouter | None:
+        return self.latest.get(url.removeprefix("http://"))
 
     def current(self) -> dict[str, SimRouter]:
         """The latest life of each host."""
@@ -200,7 +214,7 @@ class World:
 
     def run(self) -> Outcome:
         error = ""
-        quiet = [logging.getLogger(name) for name in ("asyncio", "narwhal.cluster")]
+        quiet = [logging.getLogger(name) for name in ("asyncio", "narwhal.cluster", "narwhal.warden")]
         for logger in quiet:
             logger.disabled = True
         self.loop.set_exception_handler(self._note)

@@ -18,13 +18,16 @@ from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState, LeaseView
 from narwhal.model.request import Counters
 from narwhal.model.settings import LeaseTimings
+from narwhal.policy import death
 from narwhal.policy.candidacy import Candidacy, ElectionSettings
+from narwhal.policy.death import ProcessMark, ProcessSight, Signalled
 from narwhal.policy.election import Election
 from narwhal.policy.intents import Effect, Inputs, Renew, Reply
 from narwhal.policy.tenure import Tenure
 from narwhal.policy.watch import Watch
 from narwhal.store import memory_scripts
 from narwhal.store.memory_scripts import Call, Data, Word
+from narwhal.store.quorum import Quorum
 
 # --- lease machines with a rule broken -------------------------------------------------------------
 
@@ -227,7 +230,7 @@ def _acquire_anywhere(data: Data, call: Call) -> list[Word]:
     """Whatever server it is: the incarnation is not compared."""
     args = list(call.args)
     args[2] = call.inc
-    return _acquire(data, memory_scripts.Call(call.keys, args, *_rest(call)))
+    return _acquire(data, Call(call.keys, args, *_rest(call)))
 
 
 def _rest(call: Call) -> tuple[Any, ...]:
@@ -272,6 +275,43 @@ def _always_alive(gate: LeasedGate, token: str) -> bool:
     return True
 
 
+def _no_wait(quorum: Quorum, reply: object) -> int:
+    return 0
+
+
+def _forgetting(real: Callable[[Data, Call], list[Word]]) -> Callable[[Data, Call], list[Word]]:
+    """The replica count is what is connected now."""
+
+    def forgetful(data: Data, call: Call) -> list[Word]:
+        args = list(call.args)
+        args[5] = "0"
+        if data.lease:
+            data.lease["replicas"] = "0"
+        return real(data, Call(call.keys, args, *_rest(call)))
+
+    return forgetful
+
+
+def _saw_last(quorum: Quorum, replicas: int) -> None:
+    quorum._highest = replicas
+
+
+_proves_death = death.proves_death
+
+
+def _reading(*deadly: Callable[[ProcessSight], bool]) -> Callable[..., bool]:
+    """Takes more sights for death than it may."""
+
+    def proves(theirs: ProcessMark, ours: ProcessMark, *, look: Callable[[int], ProcessSight]) -> bool:
+        return any(sign(look(theirs.pid)) for sign in deadly) or _proves_death(theirs, ours, look=look)
+
+    return proves
+
+
+def _misread(sign: Callable[[ProcessSight], bool]) -> Break:
+    return Break(changes=((death, "proves_death", _reading(sign)),))
+
+
 BREAKS: Mapping[str, Break] = {
     **{name: Break(machine) for name, machine in BROKEN.items()},
     "NoIncarnation": Break(NoIncarnation, (script("lease_acquire", _acquire_anywhere),)),
@@ -284,4 +324,15 @@ BREAKS: Mapping[str, Break] = {
     "MirrorMustBeFresh": Break(changes=((Candidacy, "_turn_at", _fresh_only),)),
     "FencedStillSends": Break(changes=((LeasedGate, "alive", _always_alive),)),
     "MarginZero": Break(margin_s=0.0),
+    "NoWait": Break(changes=((Quorum, "needed_after", _no_wait),)),
+    "ConnectedReplicasOnly": Break(
+        changes=(
+            (Quorum, "saw", _saw_last),
+            script("lease_renew", _forgetting(_renew)),
+            script("lease_acquire", _forgetting(_acquire)),
+        )
+    ),
+    "EpermIsDeath": _misread(lambda sight: sight.signalled is Signalled.FORBIDDEN),
+    "ZombieIsDeath": _misread(lambda sight: sight.state == "Z"),
+    "UnreadableIsDeath": _misread(lambda sight: sight.signalled is Signalled.REACHED and not sight.start),
 }
