@@ -98,23 +98,41 @@ class LeanClient:
     # --- one exchange ---
 
     async def _run(self, exchange: Exchange[Result]) -> Result:
-        """Seat, connection, exchange; waits for the first two count in the call's total."""
+        """Seat, connection, exchange; waits for the first two count in the call's total.
+
+        One coroutine, since each below another costs a call at every step.
+        """
         call = exchange.call
         if not self._seats.take_free():
             await self._seats.wait(call.pool_s)
         try:
             connection = self._idle.take(call.iid) or await self._connect(exchange)
-            try:
-                return await self._exchange(exchange, connection)
-            except EngineUnreachable:
-                if not exchange.may_repeat:
+            while True:
+                self._begin(exchange, connection)
+                try:
+                    result = await exchange.done
+                    break
+                except EngineUnreachable:
+                    connection.abort()
+                    if not exchange.may_repeat:
+                        raise
+                except BaseException:
+                    connection.abort()
                     raise
-            exchange = exchange.again()
-            return await self._exchange(exchange, await self._connect(exchange))
+                finally:
+                    self._wheel.drop(exchange)
+                    exchange.detach()
+                exchange = exchange.again()
+                connection = await self._connect(exchange)
+            if connection.exchange is None:
+                self._idle.put(connection)
+            else:
+                connection.drain(self._idle.put, _DRAIN_S)
+            return result
         finally:
             self._seats.give()
 
-    async def _exchange(self, exchange: Exchange[Result], connection: Connection) -> Result:
+    def _begin(self, exchange: Exchange[Any], connection: Connection) -> None:
         call = exchange.call
         if call.permit is not None:
             self._ask_permit(call.permit, connection)
@@ -122,19 +140,6 @@ class LeanClient:
         due = exchange.next_due()
         if due is not None:
             self._wheel.watch(exchange, due)
-        try:
-            result = await exchange.done
-        except BaseException:
-            connection.abort()
-            raise
-        finally:
-            self._wheel.drop(exchange)
-            exchange.detach()
-        if connection.exchange is None:
-            self._idle.put(connection)
-        else:
-            connection.drain(self._idle.put, _DRAIN_S)
-        return result
 
     def _ask_permit(self, permit: Callable[[], None], connection: Connection) -> None:
         """The caller's last look before bytes leave; after a no the connection is as good as before."""

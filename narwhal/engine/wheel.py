@@ -42,7 +42,8 @@ class Wheel:
 
     def watch(self, what: Watched, due: float) -> None:
         """Asks `what` at `due` (loop time) or up to one tick later; replaces an earlier watch."""
-        self.drop(what)
+        if what.bucket is not None:
+            self.drop(what)
         tick = what.bucket = max(self._tick, int(due / self._tick_s)) + 1
         self._buckets.setdefault(tick, set()).add(what)
         self._need(tick)
