@@ -79,11 +79,14 @@ class RedisServer:
         self.directory = directory
         self.port = free_port()
         self.options = {"save": "", "bind": "127.0.0.1", "repl-diskless-sync-delay": "0"} | options
+        self.host = "127.0.0.1"
+        self.prefix: tuple[str, ...] = ()
+        """Words before the program's: another network namespace."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> StoreAddress:
-        return StoreAddress(hosts=(("127.0.0.1", self.port),))
+        return StoreAddress(hosts=((self.host, self.port),))
 
     @property
     def pid(self) -> int:
@@ -92,7 +95,7 @@ class RedisServer:
 
     def start(self, *, wait: bool = True) -> None:
         """Starts it; with `wait` until it answers (also LOADING is no answer)."""
-        words = [binary(self.kind), "--port", str(self.port), "--dir", str(self.directory)]
+        words = [*self.prefix, binary(self.kind), "--port", str(self.port), "--dir", str(self.directory)]
         for name, value in self.options.items():
             words += [f"--{name.replace('_', '-')}", *(value.split(" ") if value else [""])]
         with open(self.directory / "server.log", "ab") as log:
@@ -115,7 +118,7 @@ class RedisServer:
 
     def client(self) -> redis.Redis:
         """A plain client for the test's own looks and switches."""
-        return redis.Redis(port=self.port, protocol=2, socket_timeout=5, decode_responses=True)
+        return redis.Redis(self.host, self.port, protocol=2, socket_timeout=5, decode_responses=True)
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
