@@ -14,6 +14,13 @@
 --   LOST state epoch owner   the token does not hold the lease
 --   OLD epoch                the stored document or log is newer; a higher epoch is a floor
 
+-- Read inside the script: an answer must not mix two lives of a server.
+local function incarnation()
+  local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
+  local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+  return run_id .. '/' .. replid
+end
+
 -- tostring() would give 4.5e+15 for large numbers.
 local function text(number)
   return string.format('%.0f', number)
@@ -65,7 +72,7 @@ if newest > epoch or (stored_epoch == epoch and stored_seq >= seq) then
   return {'OLD', text(newest)}
 end
 redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'seq', ARGV[3], 'upto', ARGV[4], 'at_ms', text(now_ms()),
-  'schema_version', ARGV[5], 'document', ARGV[7], 'crc32', ARGV[6])
+  'schema_version', ARGV[5], 'document', ARGV[7], 'crc32', ARGV[6], 'inc', incarnation())
 -- Above the log's end and above `upto`: after a loss of the log a reader's position stays behind us.
 local n = 0
 if log_epoch == epoch then

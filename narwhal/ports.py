@@ -382,8 +382,8 @@ class HandoffStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FeedBatch:
-    """What one blocking read of the log brought. `gap`: entries between were trimmed or lost, or the
-    server's incarnation changed: read the document again and go on from its `upto`. A gap that is
+    """What one blocking read of the log brought. `gap`: entries between were trimmed, lost or unreadable,
+    or the server's incarnation changed: read the document again and go on from its `upto`. A gap that is
     still there right after that cannot be healed: take what came. `entries` may be empty. `top`: the
     log's newest id after the read: read to its end when that is the last entry's, or `after` itself."""
 

@@ -126,7 +126,7 @@ class Owned:
 
 def nudging(keeper: LeaseKeeper, court: ClaimCourt) -> Callable[[LogEntry], None]:
     """A change of hands in the log is looked at now, not at the next peek."""
-    hands = {EntryKind.RELEASED, EntryKind.ACQUIRED}
+    hands = {EntryKind.RELEASED, EntryKind.ACQUIRED, EntryKind.UNREADABLE}
 
     def on_entry(entry: LogEntry) -> None:
         if entry.kind in hands:

@@ -54,6 +54,8 @@ class Mirror:
         """We stood by a living owner, or were one: what is held is no older start's state."""
         self._source = "mirror"
         self._document_at: float | None = None
+        self._unusable = LOG_START
+        """A delta for whose sake the document was read again: not twice for the same one."""
         self.problem = ""
         """Why the stored document cannot be used, "" if it can."""
 
@@ -115,22 +117,32 @@ class Mirror:
         self._cursor = stored_upto
         batch = await self._feed.read(stored_upto, block_s=0.0)
         await self._take(batch)
+        if batch.gap and not batch.entries:
+            self._cursor = max(self._cursor, batch.top)
         self._synced = True
 
-    async def _load(self) -> LogPosition:
-        """Takes the stored document if it is not older than what is held; the log position it tells."""
+    async def _load(self, *, announced: bool = False) -> LogPosition:
+        """Takes the stored document if it is not older than what is held; the log position it tells.
+
+        `announced`: its entry came a moment ago, so where nobody else knows its age it is new.
+        """
         stored = await self._handoffs.load(timeout_s=LOAD_S)
         self.problem = ""
         if stored is None:
             return LOG_START
         try:
-            state = from_store(stored, inc=stored.inc)
+            state = replace(from_store(stored), source="mirror")
         except SavedStateError as error:
             self.problem = str(error)
             return stored.upto
         held = self.saved(self._clock.now())
+        if held is not None and state.order == held.order and state.age_s is None:
+            # A restarted server cannot tell the age of what it kept, we can.
+            state = replace(state, age_s=held.age_s)
+        elif announced and state.age_s is None:
+            state = replace(state, age_s=0.0)
         if held is None or state.order >= held.order:
-            self._hold(replace(state, source="mirror"), self._clock.now())
+            self._hold(state, self._clock.now())
         return stored.upto
 
     async def _take(self, batch: FeedBatch) -> None:
@@ -139,8 +151,8 @@ class Mirror:
             self._cursor = entry.position
             self.on_entry(entry)
         if any(entry.kind is EntryKind.SNAPSHOT for entry in fresh):
-            self._synced = False
-            await self._load()
+            live, self._synced = self._synced, False
+            await self._load(announced=live)
             self._synced = True
         for entry in fresh:
             if entry.kind is EntryKind.DELTA:
@@ -154,5 +166,7 @@ class Mirror:
         try:
             self.document = apply(self.document, entry.body)
         except SavedStateError as error:
-            self.problem = str(error)
-        self.applied = entry.position
+            self.problem = f"log entry {entry.position}: {error}"
+            if self._unusable < entry.position:
+                self._unusable, self._synced = entry.position, False
+        self.applied = max(self.applied, entry.position)

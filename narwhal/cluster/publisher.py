@@ -20,7 +20,7 @@ from narwhal.cluster.state import OwnState
 from narwhal.errors import StoreError, StoreUnreachable
 from narwhal.model.handoff import CheckpointRecord, EntryKind, HandoffDocument, LogPosition
 from narwhal.model.lease import Appended, Lost, OldEpoch, Published, PublishReply, TopIs
-from narwhal.policy.handoff_codec import diff, encode, to_fields
+from narwhal.policy.handoff_codec import at_age, diff, encode, to_fields
 from narwhal.ports import AppendRequest, Checkpoint, HandoffStore, PublishRequest
 
 WRITE_S = 0.8
@@ -45,6 +45,14 @@ class PublisherPorts:
     blocking: Blocking
 
 
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    """A document and the instant whose truth it is (`Clock.now`)."""
+
+    document: HandoffDocument
+    at: float
+
+
 @dataclass(slots=True)
 class _Pen:
     """Numbers of one ownership. `sent` is the last document that the store surely has."""
@@ -54,7 +62,7 @@ class _Pen:
     holder: str
     n: int
     seq: int = 0
-    sent: HandoffDocument | None = None
+    sent: _Composed | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -129,18 +137,18 @@ class Publisher:
             if not self._gate.alive(pen.token):
                 return None
             pen.seq += 1
-            document = self._document(pen)
+            composed = self._composed(pen)
             reply = await self._ports.handoffs.publish(
                 PublishRequest(
                     pen.token,
                     pen.epoch,
                     pen.seq,
                     upto=LogPosition(pen.epoch, pen.n),
-                    document=encode(document),
+                    document=encode(composed.document),
                 ),
                 timeout_s=WRITE_S,
             )
-            self._take(pen, reply, document=document)
+            self._take(pen, reply, composed=composed)
         return reply
 
     async def checkpoint(self) -> None:
@@ -178,25 +186,26 @@ class Publisher:
     def _changed(self, pen: _Pen) -> dict[str, Any]:
         if pen.sent is None:
             return {}
-        changed = diff(pen.sent, self._document(pen))
+        now = self._composed(pen)
+        changed = diff(at_age(pen.sent.document, now.at - pen.sent.at), now.document)
         return {name: value for name, value in changed.items() if name not in VOLATILE}
 
     async def _append(self, pen: _Pen) -> None:
         async with pen.lock:
-            document, changed = self._document(pen), self._changed(pen)
+            composed, changed = self._composed(pen), self._changed(pen)
             if not changed or not self._gate.alive(pen.token):
                 return
             position = LogPosition(pen.epoch, pen.n + 1)
             request = AppendRequest(pen.token, position, EntryKind.DELTA, changed)
             reply = await self._ports.handoffs.append(request, timeout_s=WRITE_S)
             if isinstance(reply, Appended):
-                pen.n, pen.sent = position.n, document
+                pen.n, pen.sent = position.n, composed
                 return
             if isinstance(reply, Lost):
                 self._lost(pen, reply)
             repeated = isinstance(reply, TopIs) and await self._is_there(position, changed, top=reply)
             if repeated:
-                pen.sent = document
+                pen.sent = composed
         if isinstance(reply, TopIs):
             self._above(pen, LogPosition.parse(reply.id))
             if not repeated:
@@ -219,11 +228,14 @@ class Publisher:
     def _document(self, pen: _Pen) -> HandoffDocument:
         return self._state.compose(epoch=pen.epoch, holder=pen.holder)
 
-    def _take(self, pen: _Pen, reply: PublishReply, *, document: HandoffDocument) -> None:
+    def _composed(self, pen: _Pen) -> _Composed:
+        return _Composed(self._document(pen), self._ports.clock.now())
+
+    def _take(self, pen: _Pen, reply: PublishReply, *, composed: _Composed) -> None:
         match reply:
             case Published(entry_id):
                 self._above(pen, LogPosition.parse(entry_id))
-                pen.sent, self.blocked = document, ""
+                pen.sent, self.blocked = composed, ""
             case OldEpoch(epoch):
                 self._above(pen, LogPosition(epoch, 0))
             case Lost():

@@ -105,7 +105,7 @@ class StartChecks:
         bad_store: SavedStateError | None = None
         state: SavedState | None = None
         try:
-            state = from_store(stored, inc=stored.inc) if stored else None
+            state = from_store(stored) if stored else None
         except SavedStateError as error:
             bad_store = error
         if state is not None and set(self._rules.engines).isdisjoint(state.document.engines):

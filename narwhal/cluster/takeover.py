@@ -16,7 +16,7 @@ from narwhal.cluster.mirror import Mirror
 from narwhal.cluster.publisher import Publisher
 from narwhal.cluster.state import OwnState
 from narwhal.errors import SavedStateError, StoreError
-from narwhal.model.handoff import CheckpointRecord, EntryKind, LogPosition
+from narwhal.model.handoff import CheckpointRecord, EntryKind, LogEntry, LogPosition
 from narwhal.policy.handoff_codec import apply
 from narwhal.policy.intents import Granted
 from narwhal.policy.takeover import (
@@ -118,7 +118,7 @@ class Takeover:
 
     async def _stored(self, left: float) -> SavedState | None:
         stored = await self._handoffs.load(timeout_s=left)
-        return from_store(stored, inc=stored.inc) if stored else None
+        return from_store(stored) if stored else None
 
     async def _learn(self, left: float) -> bool:
         await self._flusher.flush(left)
@@ -127,13 +127,23 @@ class Takeover:
     async def _follow(self, plan: OpeningPlan, left: float) -> tuple[OpeningPlan, LogPosition]:
         """The plan's document with the log's deltas up to its end, and that end."""
         until, top, state = self._clock.now() + left, plan.upto, plan.state
+        notes = list(plan.notes)
         while left > 0:
             entries = await self._handoffs.read_log(top, timeout_s=left)
             if not entries:
                 break
             for entry in entries:
                 top = entry.position
-                if state is not None and entry.kind is EntryKind.DELTA:
-                    state = replace(state, document=apply(state.document, entry.body), upto=top)
+                try:
+                    state = _with_entry(state, entry)
+                except SavedStateError as error:
+                    notes.append(f"log entry {top} is left: {error}")
             left = until - self._clock.now()
-        return replace(plan, state=state), top
+        return replace(plan, state=state, notes=tuple(notes)), top
+
+
+def _with_entry(state: SavedState | None, entry: LogEntry) -> SavedState | None:
+    """The state after one more entry. Raises SavedStateError for a delta that does not fit."""
+    if state is None or entry.kind is not EntryKind.DELTA:
+        return state
+    return replace(state, document=apply(state.document, entry.body), upto=entry.position)

@@ -170,6 +170,14 @@ OPTIONS: Final = (
         needs_store=True,
     ),
     Option(
+        "standby-max-handoff-age",
+        "number",
+        30.0,
+        "Seconds; with older state a new owner uses an engine only after a good health check.",
+        rule=NOT_NEGATIVE,
+        needs_store=True,
+    ),
+    Option(
         "lease-ttl",
         "number",
         _TIMINGS.ttl_s,

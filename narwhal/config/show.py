@@ -16,6 +16,7 @@ _ATTRIBUTES: Final = {
     "fleet": "fleet_path",
     "journal": "journal_path",
     "graceful_timeout": "graceful_timeout_s",
+    "standby_max_handoff_age": "standby_max_handoff_age_s",
 }
 """Option key → attribute of ServeOptions, where they differ."""
 

@@ -115,6 +115,7 @@ def _effective(given: GivenOptions, fleet: FleetConfig, *, secrets: Mapping[str,
         timings=given.timings,
         redis_min_replicas=given.value("redis_min_replicas"),
         standby_takeover_after=given.value("standby_takeover_after"),
+        standby_max_handoff_age_s=given.value("standby_max_handoff_age"),
         failsafe=_listed(given.value("failsafe")),
         no_warden=given.value("no_warden"),
     )

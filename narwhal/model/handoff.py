@@ -71,6 +71,8 @@ class EntryKind(StrEnum):
     RELEASED = "released"
     DELTA = "delta"
     SNAPSHOT = "snapshot"
+    UNREADABLE = "unreadable"
+    """Damaged, or of a kind that only a newer version knows: never written, a gap for its reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredHandoff:
-    """The `handoff` hash. `document` is JSON text, unparsed; `now_ms` the server's time at the read."""
+    """The `handoff` hash. `document` is JSON text, unparsed; `now_ms` the server's time at the read and
+    `inc` its incarnation then, `written_inc` the one that took the document ("": not told)."""
 
     epoch: int
     seq: int
@@ -98,6 +101,7 @@ class StoredHandoff:
     inc: str
     intact: bool
     """False when crc32 does not match the document: torn."""
+    written_inc: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,7 @@ class ServeOptions:
     standby_of: str
     timings: LeaseTimings
     standby_takeover_after: int
+    standby_max_handoff_age_s: float
     failsafe: tuple[str, ...]
     control_key: str = field(repr=False)
     no_warden: bool

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +25,7 @@ from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.placement import Demand, Reservation, Resident
 from narwhal.model.settings import FleetConfig
+from narwhal.policy.carried import Carried
 from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
 from narwhal.policy.placement import Pick, least_prefill_work, pick_decode, pick_prefill
 
@@ -54,6 +56,7 @@ class Fleet:
         self._open: dict[int, Reservation] = {}
         self._tickets = 0
         self._owing: set[str] = set()
+        self._carried = Carried()
         self._candidates: dict[Leg, tuple[EngineLoad, ...]] = {}
         self._schedulable: dict[Leg, bool] = {}
         self._sort_candidates()
@@ -157,12 +160,14 @@ class Fleet:
     # --- what travels ----------------------------------------------------------------------------
 
     def restore(self, document: HandoffDocument, now: float, *, cautious: bool = False) -> tuple[str, ...]:
-        """Takes the roles of unpinned engines from a handoff document; resident work stays as it is.
+        """Takes the roles of unpinned engines from a handoff document, and carries what nobody owns yet;
+        resident work stays as it is.
 
         `cautious`: what the document says of engines may no longer be so, each owes a good health check.
         With another engine set the configured split stays (cluster.md section 7). Returns sentences for
         the log, empty when everything was taken.
         """
+        self._carried.take(document, now, engines=frozenset(self._specs))
         if cautious:
             self._owing = set(self._specs)
         if set(document.engines) != set(self._specs):
@@ -180,11 +185,11 @@ class Fleet:
         lifecycle: dict[str, Any] = {
             "wave": None,
             "records": [],
-            "engine_restart_policy": self._policy,
             "process_starts": {},
             "backend_outage": False,
         }
-        return FleetState(roles=dict(self._roles), lifecycle=lifecycle)
+        state = self._carried.state(now, roles=dict(self._roles), lifecycle=lifecycle)
+        return replace(state, lifecycle={**state.lifecycle, "engine_restart_policy": self._policy})
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation unless the accounts equal the open reservations."""

@@ -7,6 +7,7 @@ Top-level fields that this version does not know are carried in `extra`, values 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -15,6 +16,7 @@ from narwhal.errors import SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, HandoffDocument
 from narwhal.model.lease import MAX_EPOCH
 from narwhal.model.request import Counters
+from narwhal.policy.ageing import aged, alike
 
 _COUNTERS = frozenset(Counters.__dataclass_fields__)
 _HEAD = frozenset({"schema", "schema_version"})
@@ -55,9 +57,18 @@ def decode(data: bytes | Mapping[str, Any], *, source: str = "handoff") -> Hando
 
 
 def diff(old: HandoffDocument, new: HandoffDocument) -> dict[str, Any]:
-    """Top-level fields whose value differs, with the new values; may be empty."""
+    """Top-level fields whose value differs, with the new values; may be empty.
+
+    `old` as of the instant of `new`: times that only ran on are no change.
+    """
     before, after = to_fields(old), to_fields(new)
-    return {name: value for name, value in after.items() if before.get(name, _ABSENT) != value}
+    return {name: value for name, value in after.items() if not alike(before.get(name, _ABSENT), value)}
+
+
+def at_age(document: HandoffDocument, by_s: float) -> HandoffDocument:
+    """The document `by_s` seconds later: remaining times shorter, ages greater, all else as it was."""
+    parts = ("demand_risk", "holds", "edges", "kv_ledger")
+    return replace(document, **{name: aged(getattr(document, name), by_s) for name in parts})
 
 
 def apply(document: HandoffDocument, delta: Mapping[str, Any]) -> HandoffDocument:

@@ -18,7 +18,7 @@ from narwhal.model.handoff import (
     LogPosition,
     StoredHandoff,
 )
-from narwhal.policy.handoff_codec import decode
+from narwhal.policy.handoff_codec import at_age, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningP
     return OpeningPlan(best, rules.keep_roles, cautious, tuple(notes))
 
 
-def from_store(stored: StoredHandoff, *, inc: str) -> SavedState:
-    """The stored document. Its age is Redis time less `at_ms`, within the incarnation `inc` that wrote it.
+def from_store(stored: StoredHandoff) -> SavedState:
+    """The stored document. Its age is Redis time less `at_ms`, within the incarnation that wrote it.
 
     Raises SavedStateError if it is torn or cannot be read.
     """
     if not stored.intact:
         raise SavedStateError("stored handoff: document is torn (crc32 differs)")
-    known = inc in ("", stored.inc) and stored.now_ms >= stored.at_ms
+    known = stored.written_inc == stored.inc and stored.now_ms >= stored.at_ms
     age_s = (stored.now_ms - stored.at_ms) / 1000 if known else None
     return SavedState("store", decode(stored.document, source="stored handoff"), stored.upto, age_s)
 
@@ -102,6 +102,11 @@ def from_checkpoint(record: CheckpointRecord, *, boot_id: str, now: float) -> Sa
     document = decode(record.document, source=record.source)
     age_s = now - record.boottime_s if same_boot else None
     return SavedState("checkpoint", document, LogPosition(document.epoch, record.applied_n), age_s)
+
+
+def grown_older(state: SavedState) -> SavedState:
+    """The same state as of now: remaining times shortened by its age, in full where that is unknown."""
+    return replace(state, document=at_age(state.document, state.age_s or 0.0), age_s=state.age_s and 0.0)
 
 
 def without_roles(state: SavedState) -> SavedState:

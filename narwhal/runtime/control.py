@@ -334,6 +334,7 @@ def _member_settings(parts: ControlParts) -> MemberSettings:
         timings=options.timings,
         prefer_standby=options.standby or bool(options.standby_of),
         resume=options.resume,
+        max_handoff_age_s=options.standby_max_handoff_age_s,
         config_digest=parts.config_digest,
         failsafe=options.failsafe,
         takeover_after=options.standby_takeover_after,

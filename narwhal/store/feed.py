@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from narwhal.errors import StoreProtocolError
-from narwhal.model.handoff import LOG_START, LogEntry, LogPosition
+from narwhal.model.handoff import LOG_START, EntryKind, LogEntry, LogPosition
 from narwhal.ports import FeedBatch
 from narwhal.store import replies
 from narwhal.store.connection import SOCKET_TIMEOUT_S, RedisConnection
@@ -26,10 +26,13 @@ BATCH: Final = 500
 class Continuity:
     """Judges batches of one reader in order: the incarnation it last saw is remembered."""
 
-    __slots__ = ("_inc",)
+    __slots__ = ("_inc", "_missing")
 
     def __init__(self) -> None:
         self._inc = ""
+        self._missing = LOG_START
+        """The log's end at a read that brought nothing although something should have come. Once, that is
+        an entry appended between the read and the look at the end; twice the same, it was trimmed."""
 
     def batch(
         self, after: LogPosition, entries: Sequence[LogEntry], *, inc: str, top: LogPosition
@@ -37,14 +40,18 @@ class Continuity:
         """`inc` and `top` were read *after* the entries, so that a restart between them shows."""
         changed = self._inc not in ("", inc)
         self._inc = inc
-        return FeedBatch(entries, gap=changed or top < after or _hole(after, entries), inc=inc, top=top)
+        missing = top if not entries and after < top else LOG_START
+        trimmed = missing != LOG_START and missing == self._missing
+        self._missing = missing
+        gap = changed or trimmed or top < after or _hole(after, entries)
+        return FeedBatch(entries, gap=gap, inc=inc, top=top)
 
 
 def _hole(after: LogPosition, entries: Sequence[LogEntry]) -> bool:
     """From the start of time only a log that begins with an `acquired` is whole."""
     last = after
     for entry in entries:
-        if not _follows(last, entry):
+        if entry.kind is EntryKind.UNREADABLE or not _follows(last, entry):
             return True
         last = entry.position
     return False

@@ -91,15 +91,23 @@ def _appended(reply: Reply) -> AppendReply:
 
 
 def log_entry(words: Sequence[bytes]) -> LogEntry:
-    """One entry from its id, kind and body. Raises StoreProtocolError."""
+    """One entry from its id, kind and body: UNREADABLE where kind or body say nothing to this version.
+
+    Raises StoreProtocolError for an id that is none.
+    """
     entry_id, kind, body = words
     try:
-        decoded = msgpack.unpackb(body)
-        if not isinstance(decoded, dict):
-            raise TypeError("the body is no map")
-        return LogEntry(LogPosition.parse(entry_id.decode()), EntryKind(kind.decode()), decoded)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        position = LogPosition.parse(entry_id.decode())
+    except ValueError as error:
         raise StoreProtocolError(f"log entry {entry_id!r} cannot be read: {error}") from error
+    try:
+        decoded = msgpack.unpackb(body)
+        known = EntryKind(kind.decode())
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return LogEntry(position, EntryKind.UNREADABLE, {})
+    if not isinstance(decoded, dict):
+        return LogEntry(position, EntryKind.UNREADABLE, {})
+    return LogEntry(position, known, decoded)
 
 
 def _stored(reply: Reply) -> StoredHandoff | None:
@@ -118,6 +126,7 @@ def _stored(reply: Reply) -> StoredHandoff | None:
             schema_version=int(fields[b"schema_version"]),
             document=document,
             inc=inc.decode(),
+            written_inc=fields.get(b"inc", b"").decode(),
             intact=zlib.crc32(document) == int(fields[b"crc32"]),
         )
     except (ValueError, KeyError) as error:

@@ -122,7 +122,9 @@ def test_what_a_frozen_owner_still_sends_is_refused_and_what_it_has_begun_is_fin
     its decode leg, of the second one the engine takes nothing."""
     producer = scene.engines.engines[0]
     with tcp_gate("127.0.0.1", producer.port) as door:
-        owner = scene.router("a", first_engine=replace(producer, url=f"http://127.0.0.1:{door.port}"))
+        # Without a warden, which would end a router that stands still.
+        behind = replace(producer, url=f"http://127.0.0.1:{door.port}")
+        owner = scene.router("a", "--no-warden", first_engine=behind)
         standby = scene.router("b", "--standby")
         eventually(lambda: standby.get("/ready").get("ready_to_take") is True, what="standby ready to take")
         first_epoch = epoch(owner)

@@ -87,69 +87,6 @@ def test_an_owner_whose_write_is_refused_for_good_is_fenced() -> None:
     play(script)
 
 
-@pytest.mark.parametrize(("max_age_s", "owing"), [(30.0, ()), (2.0, ("e0", "e1"))])
-def test_old_state_never_keeps_a_router_from_owning_but_its_engines_owe_checks(
-    max_age_s: float, owing: tuple[str, ...]
-) -> None:
-    async def script(scene: Scene) -> None:
-        first = await scene.owner("r0")
-        change_roles(first, SWAPPED)
-        first.totals.finished(Outcome.SERVED)
-        await first.parts.publisher.snapshot()
-        second, introduced = scene.router("r1", max_handoff_age_s=max_age_s), []
-        second.parts.takeover.introduce = lambda: introduced.append(second.parts.gate.sight.state)
-        second.start()
-        await scene.until(lambda: second.parts.mirror.document is not None)
-        await scene.clock.sleep(1.0)
-        first.kill()
-        await scene.until(lambda: second.owns, limit_s=6.0)
-        assert second.fleet.owing() == owing
-        assert introduced == [RouterState.RESTORING] * (2 if owing else 1)
-        assert second.fleet.roles() == {"e0": Role.PREFILL, "e1": Role.DECODE}
-        assert second.totals.total().served == 1
-        for iid in owing:
-            second.fleet.healthy(iid, 0.0)
-        assert second.fleet.available(0.0) == ("e0", "e1")
-
-    play(script)
-
-
-def test_an_engine_that_knows_a_higher_epoch_makes_the_owner_acquire_above_it() -> None:
-    async def script(scene: Scene) -> None:
-        router = await scene.owner("r0")
-        before = router.parts.gate.epoch
-        assert router.parts.gate.overruled("e0", before + 50)
-        assert not router.owns
-        await scene.until(lambda: router.owns, limit_s=1.0)
-        assert router.parts.gate.epoch == before + 51
-        assert not router.parts.gate.overruled("e0", before + 50)
-
-    play(script)
-
-
-def test_a_superseded_owner_that_an_engine_tells_so_stands_by() -> None:
-    """Its clock stood still: it does not know that its lease is another's."""
-
-    async def script(scene: Scene) -> None:
-        router = await scene.owner("r0")
-        lease = scene.server.data.lease
-        later = int(lease["epoch"]) + 1
-        scene.server.data.lease = {
-            **lease,
-            "token": "another",
-            "epoch": str(later),
-            "owner": "r1",
-            "seq": "3",
-        }
-        assert router.parts.gate.overruled("e0", later)
-        assert not router.owns
-        await scene.until(lambda: router.parts.gate.sight.state is RouterState.STANDBY, limit_s=1.0)
-        await scene.clock.sleep(3.0)
-        assert router.parts.gate.refusal(scene.clock.now()) == "standby"
-
-    play(script)
-
-
 # --- publishing and mirroring ------------------------------------------------------------------------
 
 

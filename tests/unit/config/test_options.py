@@ -37,6 +37,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "standby-of": ("http://a:8000", "http://a:8000"),
     "standby-probe-interval": ("0.5", 0.5),
     "standby-takeover-after": ("2", 2),
+    "standby-max-handoff-age": ("2.5", 2.5),
     "lease-ttl": ("6", 6.0),
     "redis-min-replicas": ("0", 0),
     "lease-renew-interval": ("0.9", 0.9),
@@ -66,6 +67,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "standby-of": ("a:8000",),
     "standby-probe-interval": ("0", "nan"),
     "standby-takeover-after": ("0", "x"),
+    "standby-max-handoff-age": ("-1", "nan"),
     "lease-ttl": ("0", "inf"),
     "redis-min-replicas": ("-1", "1.5", "all"),
     "lease-renew-interval": ("0", "x"),
@@ -150,7 +152,7 @@ def test_all_problems_come_in_one_go() -> None:
     ]
 
 
-@pytest.mark.parametrize("flag", ["--control-port", "--lease", "--standby-max-handoff-age"])
+@pytest.mark.parametrize("flag", ["--control-port", "--lease"])
 def test_options_of_later_parts_and_abbreviations_are_unknown(flag: str) -> None:
     assert problems_of("--fleet", "f", flag) == [f"unrecognized arguments: {flag}"]
 

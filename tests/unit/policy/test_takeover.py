@@ -24,7 +24,7 @@ DOCUMENT = HandoffDocument(
 RULES = PlanRules(engines=frozenset(("e0", "e1")))
 STORED = StoredHandoff(
     epoch=7, seq=3, upto=LogPosition(7, 9), at_ms=10_000, now_ms=12_500, schema_version=1,
-    document=encode(DOCUMENT), inc="i", intact=True,
+    document=encode(DOCUMENT), inc="i", intact=True, written_inc="i",
 )  # fmt: skip
 
 
@@ -89,14 +89,15 @@ def test_old_or_of_unknown_age_is_cautious(age_s: float | None, cautious: bool) 
 
 
 def test_a_stored_documents_age_is_redis_time_within_one_incarnation() -> None:
-    assert from_store(STORED, inc="i").age_s == 2.5
-    assert from_store(STORED, inc="another").age_s is None
-    assert from_store(replace(STORED, now_ms=9_000), inc="i").age_s is None
+    assert from_store(STORED).age_s == 2.5
+    assert from_store(replace(STORED, inc="another")).age_s is None
+    assert from_store(replace(STORED, written_inc="")).age_s is None
+    assert from_store(replace(STORED, now_ms=9_000)).age_s is None
 
 
 def test_a_torn_stored_document_is_refused() -> None:
     with pytest.raises(SavedStateError, match="torn"):
-        from_store(replace(STORED, intact=False), inc="i")
+        from_store(replace(STORED, intact=False))
 
 
 @pytest.mark.parametrize(

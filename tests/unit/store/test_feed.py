@@ -61,12 +61,25 @@ def test_another_incarnation_is_a_gap_once():
     "words",
     [
         (b"5-1", b"unknown", b"\x80"),
-        (b"x", b"delta", b"\x80"),
+        (b"5-1", b"\xff", b"\x80"),
         (b"5-1", b"delta", b"\x93"),
         (b"5-1", b"delta", b"\xc1"),
         (b"5-1", b"delta", b"\x01"),
     ],
 )
-def test_an_entry_that_cannot_be_read_is_told(words):
+def test_an_entry_that_cannot_be_read_keeps_its_place_and_is_a_gap(words):
+    entry = log_entry(words)
+    assert (entry.position, entry.kind, entry.body) == (LogPosition(5, 1), EntryKind.UNREADABLE, {})
+    assert gap(LOG_START, entry)
+
+
+def test_an_entry_without_a_place_is_no_answer():
     with pytest.raises(StoreProtocolError, match="log entry"):
-        log_entry(words)
+        log_entry((b"x", b"delta", b"\x80"))
+
+
+def test_what_should_have_come_and_twice_did_not_was_trimmed():
+    continuity, here = Continuity(), LogPosition(5, 2)
+    tops = [LogPosition(5, 3), LogPosition(5, 4), LogPosition(5, 4), LogPosition(5, 4)]
+    assert [continuity.batch(here, (), inc="i", top=top).gap for top in tops] == [False, False, True, True]
+    assert not continuity.batch(LogPosition(5, 4), (), inc="i", top=LogPosition(5, 4)).gap
