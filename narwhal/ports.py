@@ -420,6 +420,8 @@ class RouterEntry:
     drift: tuple[str, ...] = ()
     version: str = ""
     config_digest: str = ""
+    contract_digest: str = ""
+    schema_version: int = 0
     process: ProcessMark = UNKNOWN_PROCESS
     seen_ms: int = 0
 

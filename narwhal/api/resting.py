@@ -72,8 +72,8 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
             Resting("lifecycle.process_starts", {}, "lifecycle: identity"),
             Resting("lifecycle.backend_outage", False, "failure handling: outage"),
         ),
-        CLUSTER: (Resting("routers[].drift", (), "cluster: drift between routers"),),
-        STANDBY_READY: (Resting("drift", (), "cluster: drift between routers"),),
+        CLUSTER: (),
+        STANDBY_READY: (),
     }
 )
 

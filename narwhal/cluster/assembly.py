@@ -26,7 +26,7 @@ from narwhal.cluster.state import Identity, OwnState
 from narwhal.cluster.takeover import Takeover
 from narwhal.cluster.view import LeasedView
 from narwhal.cluster.yielding import Yielding
-from narwhal.model.handoff import EntryKind, LogEntry
+from narwhal.model.handoff import SCHEMA_VERSION, EntryKind, LogEntry
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
 from narwhal.model.settings import LeaseTimings
@@ -95,6 +95,7 @@ class MemberSettings:
     resume: bool = False
     max_handoff_age_s: float = 30.0
     config_digest: str = ""
+    contract_digest: str = ""
     failsafe: tuple[str, ...] = ()
     """The voters; empty: fail-safe mode is off."""
     takeover_after: int = 4
@@ -146,6 +147,8 @@ def _entry(settings: MemberSettings) -> RouterEntry:
         control_url=meta.control_url,
         version=meta.version,
         config_digest=settings.config_digest,
+        contract_digest=settings.contract_digest,
+        schema_version=SCHEMA_VERSION,
         process=meta.process,
     )
 
@@ -260,6 +263,8 @@ def assemble(
         recorder=surroundings.recorder,
     )
     roster.book, roster.may_own = book, not voters or meta.router_id in voters
+    roster.engines = frozenset(settings.identity.engines)
+    roster.max_age_s = settings.max_handoff_age_s
     roster.resident = lambda: sum(legs.prefill + legs.decode for legs in owned.fleet.resident().values())
     member = Member(crew, max_age_s=settings.max_handoff_age_s, resume=settings.resume)
     view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=roster, history=crew.history)

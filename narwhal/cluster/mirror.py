@@ -56,6 +56,8 @@ class Mirror:
         self._document_at: float | None = None
         self._unusable = LOG_START
         """A delta for whose sake the document was read again: not twice for the same one."""
+        self.schema_version = 0
+        """That of the stored document as last seen, also of one that cannot be read; 0: none was seen."""
         self.problem = ""
         """Why the stored document cannot be used, "" if it can."""
 
@@ -130,6 +132,7 @@ class Mirror:
         self.problem = ""
         if stored is None:
             return LOG_START
+        self.schema_version = stored.schema_version
         try:
             state = replace(from_store(stored), source="mirror")
         except SavedStateError as error:

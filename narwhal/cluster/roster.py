@@ -14,6 +14,7 @@ from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.lease_loop import LeaseKeeper
 from narwhal.cluster.mirror import Mirror
 from narwhal.model.control import RouterRole, role_of
+from narwhal.policy.unlikeness import Likeness, Unlikeness, compare, old_mirror
 from narwhal.ports import Registry, RouterEntry
 
 REFRESH_S = 2.0
@@ -48,6 +49,9 @@ class Roster:
         """Live routers as last read, ourselves included."""
         self.read_at: float | None = None
         self.book = AddressBook(())
+        self.engines: frozenset[str] = frozenset()
+        self.max_age_s = inf
+        """Above it a mirror is called old."""
         self.may_own = True
         """False: in fail-safe mode, and no voter."""
 
@@ -59,7 +63,26 @@ class Roster:
     @property
     def ready_to_take(self) -> bool:
         """A standby that has read log and document to their end, even if there was nothing."""
-        return self.may_own and self._mirror.read_at is not None
+        return self.may_own and self._mirror.read_at is not None and not self._unlikeness().forbids
+
+    def drift(self, now: float) -> tuple[str, ...]:
+        """What this standby differs in from the owner as last seen, in sentences; may be empty."""
+        return self._unlikeness().sentences + old_mirror(self._mirror.age_s(now), self.max_age_s)
+
+    def _unlikeness(self) -> Unlikeness:
+        me, mirror, owner = self._entry, self._mirror, self._gate.sight.owner
+        entries = (one for one in self.routers if owner and one.router_id == owner.router_id)
+        told = next((one for one in entries if one.run != me.run), None)
+        document = mirror.document
+        theirs = Likeness(
+            version=told.version if told else "",
+            config_digest=told.config_digest if told else "",
+            contract_digest=told.contract_digest if told else "",
+            schema_version=mirror.schema_version or (told.schema_version if told else 0),
+            engines=frozenset(document.engines) if document else frozenset(),
+        )
+        mine = Likeness(me.version, me.config_digest, me.contract_digest, engines=self.engines)
+        return compare(mine, theirs)
 
     def entry(self, now: float) -> RouterEntry:
         """What this router tells of itself. An owner has no mirror and takes nothing over."""
@@ -74,6 +97,7 @@ class Roster:
             mirror_age_s=None if owns else mirror.age_s(now),
             resident=self.resident(),
             ready_to_take=not owns and self.ready_to_take,
+            drift=() if owns else self.drift(now),
         )
 
     async def refresh(self, now: float) -> None:

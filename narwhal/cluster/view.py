@@ -42,6 +42,7 @@ class LeasedView:
             blocked=self._publisher.blocked,
             store=self._store(),
             ready_to_take=standing_by and self._roster.ready_to_take,
+            drift=self._roster.drift(now) if standing_by else (),
             mirror_age_s=self._mirror.age_s(now) if standing_by else None,
         )
 

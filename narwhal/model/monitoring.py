@@ -76,7 +76,8 @@ class GaugeSample:
     Mappings are by engine ID (`resident_*`: requests) or by role (`eligible`: engines that may take new
     work, `shortfall`: engines missing to `controller.min_*`). `lag_s` is the longest event-loop delay
     since the pass before. `pools` are the connection pools to engines by name, `totals` the counters of
-    all router runs; `lease_valid_s` is None where this router trusts no lease.
+    all router runs, `drift` in how many things a standby differs from the owner; `lease_valid_s` is None
+    where this router trusts no lease.
     """
 
     role: str
@@ -92,6 +93,7 @@ class GaugeSample:
     degraded: bool
     store_failures: int
     mirror_age_s: float | None
+    drift: int
     pools: Mapping[str, PoolView]
     totals: Counters
     lease_valid_s: float | None

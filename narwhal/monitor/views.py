@@ -113,6 +113,7 @@ class RouterViews:
             degraded=readings.monitoring.degraded,
             store_failures=control.store.failures,
             mirror_age_s=control.mirror_age_s,
+            drift=len(control.drift),
             pools=readings.http_pools(),
             totals=readings.counters(),
             lease_valid_s=readings.control.cluster(now).lease.valid_for_s,

@@ -127,6 +127,7 @@ class ControlParts:
     recorder: Recorder
     clock: Clock
     config_digest: str
+    contract_digest: str
     tell_token: Callable[[str, int], None]
     degraded: Callable[[], str]
     probe: Probing
@@ -336,6 +337,7 @@ def _member_settings(parts: ControlParts) -> MemberSettings:
         resume=options.resume,
         max_handoff_age_s=options.standby_max_handoff_age_s,
         config_digest=parts.config_digest,
+        contract_digest=parts.contract_digest,
         failsafe=options.failsafe,
         takeover_after=options.standby_takeover_after,
     )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.types import ASGIApp
 
@@ -69,6 +72,13 @@ class Setting:
     metrics: RouterMetrics
     clock: Clock
     supervisor: Supervisor
+
+
+def _digest(contract: Mapping[str, Any] | None) -> str:
+    """What routers compare of their engine contracts; "" without one."""
+    if contract is None:
+        return ""
+    return hashlib.sha256(json.dumps(contract, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class Router:
@@ -159,6 +169,7 @@ class Router:
             recorder=setting.recorder,
             clock=setting.clock,
             config_digest=setting.config.digest,
+            contract_digest=_digest(setting.config.contract),
             tell_token=setting.supervisor.tell,
             degraded=lambda: self.monitoring.reason,
             probe=self._engines_pass,

@@ -75,9 +75,11 @@ def _fields(entry: RouterEntry) -> dict[str, str]:
         "mirror_age_s": age,
         "resident": str(entry.resident),
         "ready_to_take": str(int(entry.ready_to_take)),
-        "drift": ",".join(entry.drift),
+        "drift": orjson.dumps(entry.drift).decode(),
         "version": entry.version,
         "config_digest": entry.config_digest,
+        "contract_digest": entry.contract_digest,
+        "schema_version": str(entry.schema_version),
         **entry.process.record(),
     }
 
@@ -96,9 +98,11 @@ def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
             mirror_age_s=float(fields["mirror_age_s"]) if fields.get("mirror_age_s") else None,
             resident=int(fields.get("resident", "0")),
             ready_to_take=fields.get("ready_to_take") == "1",
-            drift=tuple(word for word in fields.get("drift", "").split(",") if word),
+            drift=tuple(str(sentence) for sentence in orjson.loads(fields.get("drift") or "[]")),
             version=fields.get("version", ""),
             config_digest=fields.get("config_digest", ""),
+            contract_digest=fields.get("contract_digest", ""),
+            schema_version=int(fields.get("schema_version", "0")),
             process=ProcessMark.of_record(fields),
             seen_ms=int(fields.get("seen_ms", "0")),
         )

@@ -239,5 +239,6 @@ def _cluster_gauges(sample: GaugeSample) -> Iterator[Metric]:
         yield gauge(
             "narwhal_lease_valid_seconds", sample.lease_valid_s, doc="Seconds that the lease is trusted."
         )
+    yield gauge("narwhal_drift", sample.drift, doc="Things in which this standby differs from the owner.")
     if sample.mirror_age_s is not None:
         yield gauge("narwhal_mirror_age_seconds", sample.mirror_age_s, doc="Age of the mirrored state.")

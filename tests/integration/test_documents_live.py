@@ -22,6 +22,7 @@ from narwhal.api.resting import CLUSTER, HANDOFF, RESTING, STANDBY_READY, STATE
 from narwhal.clock import SystemClock
 from narwhal.engine.control import LeanControl
 from narwhal.model.monitoring import GaugeSample
+from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
 from narwhal.monitor.telemetry import TelemetryStage
@@ -237,8 +238,18 @@ def with_store(seen: Seen, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         eventually(second.ready, what="the standby took over")
         look(seen, second)
         frozen(seen, second, store)
-        third = stack.enter_context(member(folder / "third", fleet, store, "--standby"))
+        unlike = {**fleet, "slo": {"ttft_s": 3.5, "tpot_s": 0.3}}
+        careful = ("--standby", "--standby-max-handoff-age", "0")
+        third = stack.enter_context(member(folder / "third", unlike, store, *careful))
+        eventually(lambda: third.get("/ready")["drift"], what="the standby tells its drift")
+        look(seen, third)
+        engines.engines[0].order("status", leg="health", status=503)
         blocked(seen, second, third, store)
+        assert third.state()["breaker"]["verifying"] == ["e0"]
+        look(seen, third)
+        engines.engines[0].clear()
+        eventually(lambda: not third.state()["breaker"]["verifying"], what="its engine is sound")
+        look(seen, third)
 
 
 def known(router: Router) -> int:
@@ -336,10 +347,13 @@ def contracted(seen: Seen, folder: Path) -> None:
 
 
 def failing_telemetry(seen: Seen) -> None:
-    """The one stage that no outside event makes fail: the real loop over gauges that cannot be read."""
+    """Stages that no outside event makes fail: the real loop over what cannot be read."""
 
     def unreadable(now: float, lag_s: float) -> GaugeSample:
         raise ZeroDivisionError("no gauges")
+
+    def unreadable_ownership() -> bool:
+        raise ZeroDivisionError("no ownership")
 
     async def one_pass() -> None:
         metrics = RouterMetrics()
@@ -347,8 +361,12 @@ def failing_telemetry(seen: Seen) -> None:
         card = ModelCard("simulated", control=client, engines=tuple, timeout_s=1.0)
         stage = TelemetryStage(unreadable, metrics=metrics, card=card, busy=bool)
         record = PassRecord(own.monitoring, MemoryRecorder(), metrics)
-        await MonitorLoop([stage], record, gate=own.gate, clock=SystemClock(), interval_s=1.0).run_pass()
-        await stage.aclose()
+        checks = HealthChecks(client, fleet=own.fleet, gate=own.gate, clock=SystemClock(), timeout_s=1.0)
+        liveness = LivenessStage(checks, fleet=own.fleet, everyone=unreadable_ownership)
+        stages = [liveness, stage]
+        await MonitorLoop(stages, record, gate=own.gate, clock=SystemClock(), interval_s=1.0).run_pass()
+        for ended in stages:
+            await ended.aclose()
         await client.aclose()
 
     own = Own()

@@ -36,6 +36,7 @@ def sample(**changes: Any) -> GaugeSample:
         "degraded": False,
         "store_failures": 2,
         "mirror_age_s": None,
+        "drift": 2,
         "pools": {"data": PoolView(limit=512, busy=5, waiting=0)},
         "totals": Counters(served=9, failed=1, offered=10),
         "lease_valid_s": 3.5,
