@@ -33,7 +33,7 @@ class FaultClass:
 
 
 _CATALYSTS = ("crash", "partition", "yield_lease")
-_PROCESSES = ("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease")
+_PROCESSES = ("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease", "degrade_one")
 _NETWORK = (
     "partition",
     "partition_partly",
@@ -76,6 +76,7 @@ CLASSES: dict[str, FaultClass] = {
         (*("outage", "outage", "part_routers", "freeze", "pause", "hold", "stun"), *_CATALYSTS),
         failsafe=(True,),
     ),
+    "common-cause": FaultClass(("degrade_everyone", "degrade_everyone", "degrade_one")),
     "mixed-ttl": FaultClass(("crash", "partition", "yield_lease", "stun"), ttls=(4.0, 5.0, 8.0)),
     "clock-rates": FaultClass(("pause", "partition", "stun", "deaf"), rates=(0.9, 1.12), extreme_rates=True),
     "mixed": FaultClass(

@@ -162,6 +162,20 @@ def yield_lease(mischief: Mischief) -> None:
             router.ask_yield(mischief.rng.choice(["", *mischief.world.hosts]))
 
 
+@fault
+def degrade_everyone(mischief: Mischief) -> None:
+    """A common cause: no router's monitoring works."""
+    until = mischief.until(5.0, 11.0)
+    for router in mischief.world.current().values():
+        router.degraded_until = until
+
+
+@fault
+def degrade_one(mischief: Mischief) -> None:
+    if victim := mischief.victim():
+        victim.degraded_until = mischief.until(5.0, 11.0)
+
+
 # --- the network -------------------------------------------------------------------------------------
 
 

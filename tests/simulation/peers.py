@@ -26,8 +26,13 @@ class SimPeers:
         self._find = find
 
     async def ready(self, url: str, *, timeout_s: float) -> PeerReady | None:
-        answer: PeerReady | None = await self._asked(url, _readiness, timeout_s)
+        answer: PeerReady | None = await self._asked(url, self._readiness, timeout_s)
         return answer
+
+    async def _readiness(self, target: SimRouter) -> PeerReady:
+        target.parts.court.heard(self._me)
+        gate = target.parts.gate
+        return PeerReady(gate.may_admit(target.clock.now()) and not target.degraded, gate.epoch, "monitoring")
 
     async def pledge(self, url: str, question: PledgeQuestion, *, timeout_s: float) -> PledgeAnswer | None:
         answer: PledgeAnswer | None = await self._asked(
@@ -58,11 +63,6 @@ class SimPeers:
 
     async def aclose(self) -> None:
         """Nothing is held."""
-
-
-async def _readiness(target: SimRouter) -> PeerReady:
-    gate = target.parts.gate
-    return PeerReady(gate.may_admit(target.clock.now()), gate.epoch)
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from narwhal.cluster.assembly import (
@@ -27,6 +27,7 @@ from narwhal.model.lease import OwnerMeta
 from narwhal.model.legacy import Legacy, ToldToken
 from narwhal.model.request import Outcome, RequestRow
 from narwhal.model.settings import LeaseTimings
+from narwhal.policy.death import ProcessSight, Signalled
 from narwhal.policy.election import Election
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.intents import Effect
@@ -62,6 +63,8 @@ class Host:
     checkpoint: MemoryCheckpoint
     prefer_standby: bool = False
     warden: bool = False
+    lives: dict[int, SimRouter] = field(default_factory=dict)
+    """Every process that ever ran here, by PID."""
     voters: tuple[str, ...] = ()
     """Of fail-safe mode; empty: it is off."""
     election: type[Election] = Election
@@ -104,14 +107,17 @@ class SimRunner(MemoryRunner):
 class Scribe:
     """The Recorder port: every event goes to the trace."""
 
-    def __init__(self, name: str, trace: Trace) -> None:
-        self._name = name
-        self._trace = trace
+    def __init__(self, router: SimRouter) -> None:
+        self._router = router
+        self._name = router.run
+        self._trace = router.trace
 
     def request(self, row: RequestRow, outcome: Outcome) -> None:
         """No request rows here."""
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "yield_by_claim":
+            self._router.on_yield_by_claim()
         told = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))
         self._trace(f"{self._name} {kind} {told}")
 
@@ -146,8 +152,13 @@ class SimRouter:
         self.on_send: Callable[[Sent], bool] = lambda sent: False
         """True: somebody acts on it first."""
         self.ended = ""
+        self.on_yield_by_claim: Callable[[], None] = lambda: None
         self._peers = peers or (lambda strand: NoPeers())
+        self.degraded_until = 0.0
+        """Its monitoring is degraded until this virtual time."""
+        host.lives[_pid(self.run)] = self
         self.parts = self._assemble()
+        self.parts.court.degraded = lambda: "monitoring" if self.degraded else ""
 
     @property
     def strands(self) -> list[Strand]:
@@ -156,6 +167,17 @@ class SimRouter:
     @property
     def alive(self) -> bool:
         return not self.main.dead and not self.ended
+
+    @property
+    def degraded(self) -> bool:
+        return self.degraded_until > self.net.loop.time()
+
+    def _look(self, pid: int) -> ProcessSight:
+        """What this host's kernel says of a PID."""
+        life = self.host.lives.get(pid)
+        if life is None or life.main.dead:
+            return ProcessSight(Signalled.NO_SUCH_PROCESS)
+        return ProcessSight(Signalled.REACHED, "S", "1")
 
     def admits(self) -> bool:
         """By its own clock at this instant, whether or not its process runs just now."""
@@ -197,13 +219,14 @@ class SimRouter:
         )
         surroundings = Surroundings(
             clock=self.clock,
-            recorder=Scribe(self.run, self.trace),
+            recorder=Scribe(self),
             draw=lambda: f"{self.rng.getrandbits(128):032x}",
             jitter=self.rng.random,
             blocking=_at_once,
             tell=self._tell,
             election=self.host.election,
             tell_token=self._told_token,
+            look=self._look,
             peers=self._peers(self.main),
             keeper_peers=self._peers(self.keeper),
         )
@@ -312,6 +335,10 @@ class SimRouter:
         await self.parts.member.give_back("yield", successor=successor)
 
 
+def _pid(run: str) -> int:
+    return 1000 + int(run.rpartition("-")[2])
+
+
 def _meta(name: str, run: str) -> OwnerMeta:
     """Every router has a host of its own, and every life a PID of its own."""
     return OwnerMeta(
@@ -321,7 +348,7 @@ def _meta(name: str, run: str) -> OwnerMeta:
         machine_id=f"machine-{name}",
         boot_id=f"boot-{name}",
         pidns="4026531836",
-        pid=1000 + int(run.rpartition("-")[2]),
+        pid=_pid(run),
         pid_start="1",
     )
 

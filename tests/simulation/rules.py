@@ -17,18 +17,39 @@ from tests.support.broken_rules import BREAKS, Break
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`says` is the rule in short, `broken` the name of its breach."""
+    """`says` is the rule in short, `broken` the name of its breach, `flag` which of `FLAGS` it is part of."""
 
     says: str
     broken: str
     scene: Scene
     caught: str
-    flagged: bool = False
+    flag: str = ""
 
     @property
     def breach(self) -> Break:
         return BREAKS[self.broken]
 
+
+FLAGS: Mapping[str, str] = {
+    "seq": "every attempt of a renewal has a new, higher seq",
+    "stale": "a seq not above the stored one of the same token is STALE: nothing is written, no answer",
+    "ttl": "T of the watching rule is the greatest of its own, the record's and any ever seen",
+    "again": "after AGAIN, D counts from before the first send of that token's acquire",
+    "life": "a record has a life; sure says whether the last renewal confirmed it",
+    "replicas": "N follows the highest replica count seen or stored",
+    "socket": "a reconnect between script and WAIT is no answer",
+    "totals": "no deltas, nothing to repeat wrongly",
+    "keeper": "fenced is final for the token; the keeper checks it before every send",
+    "death": "EPERM, an unreadable /proc and state Z prove nothing",
+    "truce": "after a yield by claim neither side claims or yields by claim for a while",
+    "mirror": "the mirror never forbids acquiring",
+}
+"""The sentences that the contract marks: each needs a test that fails when the rule is taken out."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "socket": "tests/contract/test_wait_socket.py::test_a_reconnect_between_script_and_wait_is_noticed",
+}
+"""Marked rules that a simulated store cannot show: flag -> the test in which the rule is broken too."""
 
 _ONE_RATE = {"a": 1.0, "b": 1.0, "c": 1.0}
 _FAST_WATCHERS = {"a": 0.9, "b": 1.12, "c": 1.12}
@@ -45,21 +66,21 @@ RULES: Mapping[str, Rule] = {
         broken="AgainFromRetry",
         scene=Scene(schedules.lost_acquire_replies),
         caught="I1",
-        flagged=True,
+        flag="again",
     ),
     "new-seq-per-attempt": Rule(
         "every attempt of a renewal has a new, higher seq",
         broken="SameSeqOnRetry",
         scene=Scene(schedules.deaf_for_two_attempts),
         caught="I1",
-        flagged=True,
+        flag="seq",
     ),
     "stale-writes-nothing": Rule(
         "a seq not above the stored one of the same token writes nothing and is no answer",
         broken="NoStale",
         scene=Scene(schedules.late_copy_of_a_renewal, rates=_ONE_RATE),
         caught="I1",
-        flagged=True,
+        flag="stale",
     ),
     "observation-not-ttl": Rule(
         "a held lease is taken on a version seen unchanged for T, not on what the server's clock says",
@@ -78,7 +99,7 @@ RULES: Mapping[str, Rule] = {
         broken="OwnTtlOnly",
         scene=Scene(schedules.cut_off_after_a_renewal, ttls={"a": 8.0}),
         caught="I1",
-        flagged=True,
+        flag="ttl",
     ),
     "one-incarnation": Rule(
         "a version is watched and swapped under one server incarnation",
@@ -97,14 +118,14 @@ RULES: Mapping[str, Rule] = {
         broken="ShortcutAlways",
         scene=Scene(schedules.old_record_comes_back_released),
         caught="I1",
-        flagged=True,
+        flag="life",
     ),
     "sure-after-a-loss": Rule(
         "a record that a renewal wrote anew is not sure",
         broken="ShortcutWithoutSure",
         scene=Scene(schedules.old_record_is_planted_and_released),
         caught="I1",
-        flagged=True,
+        flag="life",
     ),
     "margin": Rule(
         "D ends M before T: clocks may run at rates up to T/(T-M) apart",
@@ -123,48 +144,55 @@ RULES: Mapping[str, Rule] = {
         broken="ConnectedReplicasOnly",
         scene=Scene(schedules.isolated_master, replicas=1),
         caught="I1",
-        flagged=True,
+        flag="replicas",
     ),
     "forbidden-is-no-proof": Rule(
         "a process that may not be signalled (EPERM) is not proved dead",
         broken="EpermIsDeath",
         scene=Scene(schedules.not_permitted_to_signal),
         caught="I1",
-        flagged=True,
+        flag="death",
     ),
     "zombie-is-no-proof": Rule(
         "state Z proves no death: other threads may run on",
         broken="ZombieIsDeath",
         scene=Scene(schedules.first_thread_has_ended),
         caught="I1",
-        flagged=True,
+        flag="death",
     ),
     "start-time-must-be-read": Rule(
         "an unreadable /proc proves no death",
         broken="UnreadableIsDeath",
         scene=Scene(schedules.unreadable_start_time),
         caught="I1",
-        flagged=True,
+        flag="death",
+    ),
+    "truce-after-a-claim": Rule(
+        "after a yield by claim neither side claims or yields by claim for 60 s, doubling to 10 min",
+        broken="NoTruce",
+        scene=Scene(schedules.a_common_cause),
+        caught="truce",
+        flag="truce",
     ),
     "mirror-never-forbids": Rule(
         "a mirror that is not current never forbids acquiring",
         broken="MirrorMustBeFresh",
         scene=Scene(schedules.without_a_mirror),
         caught="I10",
-        flagged=True,
+        flag="mirror",
     ),
     "absolute-totals": Rule(
         "counters are flushed as absolute values, and the greater one is kept",
         broken="DeltaCounters",
         scene=Scene(schedules.unanswered_flushes),
         caught="I4",
-        flagged=True,
+        flag="totals",
     ),
     "keeper-asks-the-gate": Rule(
         "the keeper checks before every send that its token is not fenced",
         broken="FencedStillSends",
         scene=Scene(schedules.fenced_elsewhere),
         caught="I9",
-        flagged=True,
+        flag="keeper",
     ),
 }

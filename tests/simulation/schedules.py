@@ -221,6 +221,16 @@ async def old_record_is_planted_and_released(stage: Stage) -> None:
         stage.arrives(copy)
 
 
+# --- claims --------------------------------------------------------------------------------------------
+
+
+async def a_common_cause(stage: Stage) -> None:
+    """Every router's monitoring is degraded for half a minute: each has a reason to claim and to yield."""
+    await settled(stage)
+    for router in stage.latest.values():
+        router.degraded_until = stage.loop.time() + 30.0
+
+
 # --- everything heals, nothing counts twice -------------------------------------------------------------
 
 

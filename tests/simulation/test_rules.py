@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.simulation.rules import RULES
+from tests.simulation.rules import ELSEWHERE, FLAGS, RULES
 from tests.simulation.stage import play
 from tests.simulation.world import Plan, simulate
 from tests.support.broken_rules import BREAKS, Break
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -25,6 +29,21 @@ def test_the_broken_rule_is_caught(name: str) -> None:
 
 def test_every_breach_belongs_to_a_rule() -> None:
     assert {rule.broken for rule in RULES.values()} == set(BREAKS)
+
+
+def test_every_marked_rule_has_a_test_that_fails_without_it() -> None:
+    covered = {rule.flag for rule in RULES.values() if rule.flag} | set(ELSEWHERE)
+    assert covered == set(FLAGS)
+    for test in ELSEWHERE.values():
+        path, name = test.split("::")
+        assert f"def {name}(" in (ROOT / path).read_text()
+
+
+def test_the_documentation_lists_every_rule() -> None:
+    told = (ROOT / "docs" / "development.md").read_text()
+    rows = [f"| {rule.says} | `{name}` | {rule.broken} |" for name, rule in RULES.items()]
+    rows += [f"| {FLAGS[flag]} | `{test}` | |" for flag, test in ELSEWHERE.items()]
+    assert [row for row in rows if row not in told] == []
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ class World:
 
         life = len(self.lives)
         router = SimRouter(self.hosts[name], self.net, life=life, trace=self.trace, peers=peers)
+        router.on_yield_by_claim = lambda: self.checkers.released_by_claim(self.loop.time())
         router.on_dispatch, router.on_send = self.checkers.dispatched, self.checkers.sent
         self.lives.append(router)
         self.latest[name] = router

@@ -20,6 +20,7 @@ from narwhal.model.request import Counters
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy import death
 from narwhal.policy.candidacy import Candidacy, ElectionSettings
+from narwhal.policy.claims import Truce
 from narwhal.policy.death import ProcessMark, ProcessSight, Signalled
 from narwhal.policy.election import Election
 from narwhal.policy.intents import Effect, Inputs, Renew, Reply
@@ -237,17 +238,14 @@ def _rest(call: Call) -> tuple[Any, ...]:
     return (call.run_id, call.replid, call.role, call.replicas, call.now_ms)
 
 
-_delta_sent: dict[int, Counters] = {}
-
-
 async def _flush_deltas(flusher: TotalsFlusher, timeout_s: float = 0.8) -> None:
     """Sends what was counted since the last flush that was answered."""
     totals, handoffs = flusher._totals, flusher._handoffs
     flusher._counted.clear()
-    own, sent = totals.own, _delta_sent.get(id(totals), Counters())
+    own, sent = totals.own, getattr(flusher, "deltas_sent", Counters())
     fresh = Counters(**{name: getattr(own, name) - getattr(sent, name) for name in Counters.__slots__})
     runs = await handoffs.flush_totals({totals._run: fresh}, timeout_s=timeout_s)
-    _delta_sent[id(totals)] = own
+    flusher.deltas_sent = own  # type: ignore[attr-defined]
     totals.merge({run: counters for run, counters in runs.items() if run != totals._run})
 
 
@@ -332,6 +330,7 @@ BREAKS: Mapping[str, Break] = {
             script("lease_acquire", _forgetting(_acquire)),
         )
     ),
+    "NoTruce": Break(changes=((Truce, "holds", lambda truce, now: False),)),
     "EpermIsDeath": _misread(lambda sight: sight.signalled is Signalled.FORBIDDEN),
     "ZombieIsDeath": _misread(lambda sight: sight.state == "Z"),
     "UnreadableIsDeath": _misread(lambda sight: sight.signalled is Signalled.REACHED and not sight.start),
