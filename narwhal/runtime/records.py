@@ -34,8 +34,9 @@ OWNERSHIP = (EntryKind.ACQUIRED, EntryKind.RELEASED)
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`info`: name -> value of INFO, may be empty where the user may not ask. `latency_ms`: of one PING."""
+    """`mode`: standalone or sentinel. `info`: name -> value of INFO. `latency_ms`: of one PING."""
 
+    mode: str
     info: Mapping[str, str]
     warnings: tuple[str, ...]
     latency_ms: float
@@ -77,6 +78,7 @@ class RecordReader:
     def __init__(self, address: StoreAddress, password: str) -> None:
         self._connection = connection_to(address, Login("narwhal-cluster-command", password))
         self._runner = RedisRunner(self._connection)
+        self._mode = "sentinel" if address.service else "standalone"
 
     async def read(self, cluster: str) -> ClusterRecords:
         lease = await self.lease(cluster)
@@ -135,7 +137,7 @@ class RecordReader:
         info: dict[str, str] = {}
         for section in INFO_SECTIONS:
             info |= parse_info(await self._connection.command("INFO", section, timeout_s=CALL_S))
-        return ServerFacts(info, warnings(info), round(latency_ms, 3))
+        return ServerFacts(self._mode, info, warnings(info), round(latency_ms, 3))
 
 
 def _deposed(status: str, _details: list[str]) -> bool:

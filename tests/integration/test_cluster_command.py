@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.engines import engine_process
-from tests.support.processes import Process, python
+from tests.support.processes import Process, eventually, python
 from tests.support.redis import RedisServer, running
 from tests.support.router import Router, fleet_document, router_process
 
@@ -114,6 +114,29 @@ def test_a_router_that_is_away_or_no_router_is_one_sentence(scene: Scene) -> Non
     assert (away.returncode, len(away.stderr.splitlines())) == (1, 1)
     wrong = narwhal_cluster("status", "--router", f"{scene.router.url}/v1")
     assert wrong.returncode == 1 and "answered 404" in wrong.stderr
+
+
+def test_a_yield_without_a_standby_is_refused_with_the_routers_reason(scene: Scene) -> None:
+    done = narwhal_cluster("yield", "--redis-url", scene.store, "--cluster", "simulated")
+    assert done.returncode == 1
+    assert f"{scene.router.url} refused (409): " in done.stderr
+
+
+def test_depose_needs_the_right_holder_and_ends_its_tenure(scene: Scene) -> None:
+    words = ("depose", "--redis-url", scene.store, "--cluster", "simulated", "--reason", "a drill")
+    before = scene.router.get("/ready")
+    nobody = narwhal_cluster(*words)
+    assert nobody.returncode == 2 and "nobody is there to be asked" in nobody.stderr
+    wrong = narwhal_cluster(*words, "--expected", "z:0000000000000000")
+    assert wrong.returncode == 1 and f"the lease is held by {before['holder']}" in wrong.stderr
+    stale = narwhal_cluster(*words, "--expected", f"{before['holder']}/0")
+    assert stale.returncode == 1
+    assert scene.router.get("/ready")["holder"] == before["holder"]
+    done = narwhal_cluster(*words, "--expected", before["holder"])
+    assert (done.returncode, done.stderr) == (0, "")
+    eventually(lambda: not scene.router.ready(), what="the deposed owner stops")
+    eventually(lambda: scene.router.ready(), what="it owns again, a standby like any other")
+    assert scene.router.get("/ready")["epoch"] > before["epoch"]
 
 
 def test_the_records_are_read_with_no_router_up(tmp_path: Path) -> None:

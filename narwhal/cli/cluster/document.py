@@ -104,7 +104,7 @@ def _claim(router_id: str, text: str) -> Document:
 def _store(records: ClusterRecords) -> Document:
     info = records.server.info
     return {
-        "mode": "standalone",
+        "mode": records.server.mode,
         "latency_ms": records.server.latency_ms,
         "failures": None,
         "version": info.get("valkey_version") or info.get("redis_version", ""),

@@ -125,7 +125,7 @@ def _store(store: Fields) -> list[str]:
         return [f"store: {store['mode']}, {latency}, {failures}"]
     facts = [
         f"{store['server']} {store['version']}",
-        f"{store['role']} with {store['connected_replicas']} replicas",
+        f"{store['mode']} {store['role']} with {store['connected_replicas']} replicas",
         f"append-only {'yes' if store['append_only'] else 'NO'}",
         f"maxmemory-policy {store['maxmemory_policy'] or 'not told'}",
         latency,

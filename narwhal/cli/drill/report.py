@@ -50,7 +50,7 @@ def row_document(outcome: Outcome, plan: Plan) -> Document:
         },
         "first_byte_ms": _first_bytes(outcome),
         "probes": outcome.probes,
-        "log_lines": outcome.log_lines,
+        "log_lines": {name: len(lines) for name, lines in outcome.log.items()},
         "counted_served": outcome.counted,
         "broken": sentences,
         "held": not sentences,

@@ -60,8 +60,8 @@ class Outcome:
     yeses: list[Yes] = field(default_factory=list)
     probes: int = 0
     trouble: str = ""
-    log_lines: dict[str, int] = field(default_factory=dict)
-    """Lines that each router wrote from the first fault on."""
+    log: dict[str, list[str]] = field(default_factory=dict)
+    """What each router wrote meanwhile, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ async def _under_load(
     outcome.sent, outcome.rate = traffic.sent, traffic.rate
     await stage.whole()  # a router that was cut off has counts of its own to bring
     outcome.counted = await _settled(stage) - before
-    outcome.log_lines = {name: count - lines[name] for name, count in _log_lines(stage).items()}
+    outcome.log = {name: found[len(lines[name]) :] for name, found in _log_lines(stage).items()}
 
 
 async def _shoot(stage: Stage, row: Row, *, plan: Plan, probers: Sequence[Prober]) -> Shot:
@@ -227,8 +227,8 @@ async def _settled(stage: Stage) -> int:
     return last
 
 
-def _log_lines(stage: Stage) -> dict[str, int]:
-    return {router.name: router.log.read_bytes().count(b"\n") for router in stage.routers}
+def _log_lines(stage: Stage) -> dict[str, list[str]]:
+    return {router.name: router.log.read_text(errors="replace").splitlines() for router in stage.routers}
 
 
 def _told(number: int, shot: Shot) -> str:

@@ -122,7 +122,9 @@ class Stage:
     def _options(self) -> list[str]:
         names = ",".join(NAMES[: self.setting.routers])
         failsafe = [f"--failsafe={names}"] if self.needs.failsafe else []
-        return [f"--cluster={self.cluster}", *failsafe]
+        # Nobody asks a Sentinel here: one replica, the later master's own, must be enough.
+        waits = ["--redis-min-replicas=1"] if self.needs.replicas else []
+        return [f"--cluster={self.cluster}", *failsafe, *waits]
 
     async def _start_stores(self) -> None:
         if self.setting.redis_url:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 PATIENCE_S: Final = 20.0
 PAUSE_S: Final = 0.05
 ANSWER_S: Final = 60.0
-WAITING_SHARE: Final = 1.5
+WAITING_S: Final = 0.5
 HEAD_END: Final = b"\r\n\r\n"
 
 
@@ -32,8 +32,9 @@ class Load:
 
     @property
     def outstanding(self) -> int:
-        """How many may wait at a time: a machine that is too slow for the rate gets a lower one."""
-        return max(20, int(self.rate * (self.stream_s + 0.5) * WAITING_SHARE))
+        """How many may be open at a time: what the rate needs, half of it streams, and half a second of
+        waiting. A machine that is too slow for the rate gets a lower one instead of long queues."""
+        return max(20, int(self.rate * (self.stream_s / 2 + WAITING_S)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ RECORDS = ClusterRecords(
     claims={"b:1": '{"epoch": 7, "reason": "monitoring degraded"}'},
     totals={"run-a": Counters(served=3, offered=4, failed=1), "run-0": Counters(served=2, offered=2)},
     changes=(LogEntry(LogPosition(7, 1), EntryKind.ACQUIRED, {"owner": "a:1", "at_ms": NOW_MS - 90_000}),),
-    server=ServerFacts({"redis_version": "7.0.15", "aof_enabled": "1"}, ("beware",), 0.2),
+    server=ServerFacts("standalone", {"redis_version": "7.0.15", "aof_enabled": "1"}, ("beware",), 0.2),
 )
 
 
