@@ -13,7 +13,7 @@ from math import inf
 
 from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import Remembered
-from narwhal.model.lease import LeaseState, LeaseView
+from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.intents import Acquire, Alarm, Claim, Inputs, Peek, Rest
 from narwhal.policy.pledge import GOOD_PEEK_S, Pledge, contradiction
@@ -69,6 +69,8 @@ class Candidacy:
         self.reclaim = ""
         """An own token whose record may be swapped at sight, because we have stopped using it."""
         self._turn: tuple[tuple[object, ...], float] | None = None
+        self._preferred: tuple[LeaseVersion | None, float] = (None, -inf)
+        """The released version whose preferred successor is awaited, and until when: once."""
         self._not_before = -inf
         self._pause = UNCONFIRMED_S
         self._overruled_at = -inf
@@ -139,19 +141,22 @@ class Candidacy:
             return ripe_at
         key = (self.watch.version, self.watch.inc, self.watch.released_at)
         if self._turn is None or self._turn[0] != key:
-            self._turn = (key, ripe_at + self._delay(inputs))
+            self._turn = (key, max(ripe_at, self._preferred_until()) + self._delay(inputs))
         return self._turn[1]
 
     def _delay(self, inputs: Inputs) -> float:
         view = self.view
         if self.reclaim or view is None:
             return 0.0
-        successor = view.successor if view.state is LeaseState.RELEASED else ""
-        if successor == self.settings.router_id:
+        if view.state is LeaseState.RELEASED and view.successor == self.settings.router_id:
             return 0.0
         unready = 0.0 if inputs.ready_to_take else UNREADY_S
-        preferred = PREFERRED_S if successor else 0.0
-        return preferred + inputs.rank * RANK_S + inputs.jitter * JITTER_S + unready
+        return inputs.rank * RANK_S + inputs.jitter * JITTER_S + unready
+
+    def _preferred_until(self) -> float:
+        """Counts from our sight of `released`, also where that was before the record became ripe."""
+        version, until = self._preferred
+        return until if not self.reclaim and version == self.watch.version else -inf
 
     def _may_be_first(self, now: float) -> bool:
         if not self.settings.prefer_standby or self._saw_owner:
@@ -166,6 +171,9 @@ class Candidacy:
         self._answered_at = now
         self.learn(max(view.epoch, view.epoch_key))
         self.watch.see(view, now)
+        wanted = view.successor if view.state is LeaseState.RELEASED else ""
+        if wanted not in ("", self.settings.router_id) and view.version != self._preferred[0]:
+            self._preferred = (view.version, now + PREFERRED_S)
         self._peek_at = now if self._nudged else now + self.settings.timings.standby_probe_interval_s
         if view.state in {LeaseState.HELD, LeaseState.RELEASED}:
             self._saw_owner = True

@@ -122,14 +122,18 @@ class Router:
 
 @contextmanager
 def router_process(
-    folder: Path, fleet: Mapping[str, Any], *options: str, module: str = "narwhal.cli.serve"
+    folder: Path,
+    fleet: Mapping[str, Any],
+    *options: str,
+    module: str = "narwhal.cli.serve",
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Router]:
     """`narwhal-serve` on a free port, ready (or, as a standby, answering) when it is handed out."""
     folder.mkdir(parents=True, exist_ok=True)
     path, port = folder / "fleet.json", free_port()
     path.write_text(json.dumps(fleet), encoding="utf-8")
     command = python(module, "--fleet", str(path), "--port", str(port))
-    process = Process([*command, "--state-path", str(folder / "state.json"), *options])
+    process = Process([*command, "--state-path", str(folder / "state.json"), *options], env=env)
     router = Router(process, f"http://127.0.0.1:{port}", folder)
     try:
         wait_until_ready(router, or_standby="--standby" in options)

@@ -163,6 +163,28 @@ def test_order_among_standbys(successor: str, inputs: dict[str, object], delay: 
     assert rig.now == pytest.approx(10.0 + delay)
 
 
+def test_the_preferred_successor_is_awaited_once_from_our_sight_of_the_release() -> None:
+    rig = Rig()
+    seen = replace(RELEASED, successor="r2")
+    assert isinstance(rig.see(seen, 10.0), Rest)
+    token = rig.see(seen, 10.15)
+    assert isinstance(token, Acquire)
+    rig.answer(None, 10.9)
+    rig.machine.gave_up(11.0)
+    assert isinstance(rig.next(11.0), Release)
+    rig.answer(True, 11.0)
+    assert isinstance(rig.see(seen, 11.6), Acquire), "it had its 150 ms"
+
+
+def test_a_release_that_had_to_be_watched_is_not_awaited_again_when_it_is_ripe() -> None:
+    rig = Rig()
+    seen = replace(RELEASED, successor="r2", sure=False)
+    rig.see(seen, 10.0)
+    for now in (12.5, 14.99):
+        assert isinstance(rig.see(seen, now), Rest)
+    assert isinstance(rig.see(seen, 15.25), Acquire)
+
+
 def test_a_standby_by_preference_lets_others_be_first_for_30_s() -> None:
     rig = Rig(prefer_standby=True)
     marker = LeaseView(INC, "master", LeaseState.VACANT, LeaseVersion("n", 0), ttl_ms=5000)

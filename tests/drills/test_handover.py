@@ -1,0 +1,144 @@
+"""Drills with real processes: the lease is handed over on order and by claim, and kept by pledges."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.bookkeepers import crowd
+from tests.support.engines import EngineProcess, engine_process
+from tests.support.prober import overlaps, probing
+from tests.support.processes import eventually
+from tests.support.redis import RedisServer, running
+from tests.support.router import Router, fleet_document, router_process
+
+KEY = "an operator's key"
+OUTAGE_S = 11.0
+QUICK = {"monitor_interval_s": 0.2, "monitor_failure_limit": 2}
+
+
+@dataclass
+class Pair:
+    """An owner and its standby, both warm."""
+
+    redis: RedisServer
+    owner: Router
+    standby: Router
+    engines: EngineProcess
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        redis = stack.enter_context(running("redis-server", tmp_path))
+        engines = stack.enter_context(engine_process(2, "--prefill", "0", "--interval", "0.001"))
+        options = ("--redis-url", f"redis://127.0.0.1:{redis.port}", "--control-key-env", "DRILL_KEY")
+
+        def router(name: str, *more: str) -> Router:
+            process = router_process(
+                tmp_path / name,
+                fleet_document(engines.engines, controller=QUICK),
+                *options, "--router-id", name, "--failsafe", "a,b", *more,
+                env={"DRILL_KEY": KEY},
+            )  # fmt: skip
+            return stack.enter_context(process)
+
+        owner, standby = router("a"), router("b", "--standby")
+        eventually(lambda: standby.get("/ready").get("ready_to_take") is True, what="standby ready to take")
+        eventually(lambda: len(owner.get("/narwhal/cluster")["routers"]) == 2, what="both are known")
+        yield Pair(redis, owner, standby, engines)
+
+
+def order(router: Router, body: dict[str, Any], *, key: str = KEY) -> tuple[int, dict[str, Any]]:
+    """A yield: status and document."""
+    request = urllib.request.Request(
+        f"{router.url}/narwhal/lifecycle/yield",
+        json.dumps(body).encode(),
+        {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def served(router: Router) -> int:
+    document: dict[str, Any] = router.get("/narwhal/handoff")
+    return int(document["counters"]["served"])
+
+
+def test_a_yield_under_load_and_back_fails_no_request(pair: Pair) -> None:
+    """Orders that cannot be are refused first; then the lease goes over and back, and counts are exact."""
+    owner, standby = pair.owner, pair.standby
+    with probing(owner.url, standby.url) as probers, crowd([owner.url, standby.url]) as clients:
+        time.sleep(1.0)
+        assert order(owner, {"to": None}, key="")[0] == 401
+        assert order(owner, {"to": 7})[0] == 400
+        status, document = order(standby, {"to": "a"})
+        assert (status, document["owner"]["router_id"]) == (503, "a")
+        status, document = order(owner, {"to": "nobody"})
+        assert (status, document["error"]) == (409, "no router nobody is known in this cluster")
+        assert owner.ready(), "nothing was closed"
+        status, document = order(owner, {"to": "b"})
+        assert (status, document["lease"]["router_id"]) == (200, "b")
+        eventually(standby.ready, what="the standby owns", within_s=3.0)
+        eventually(lambda: owner.get("/ready").get("ready_to_take") is True, what="back as a standby")
+        status, document = order(standby, {"to": None})
+        assert (status, document["lease"]["router_id"]) == (200, "a")
+        eventually(owner.ready, what="the first owns again", within_s=3.0)
+        time.sleep(0.5)
+    assert overlaps(probers) == []
+    assert clients.failed == []
+    assert all(prober.yeses for prober in probers)
+    eventually(lambda: served(owner) == clients.served(), what="exact counters")
+
+
+def test_an_owner_that_cannot_write_its_checkpoint_yields_to_the_ready_standby(pair: Pair) -> None:
+    """Its state directory has gone: as on a full disk no new file can be written. The lease is renewed."""
+    owner, standby = pair.owner, pair.standby
+    with probing(owner.url, standby.url) as probers, crowd([owner.url, standby.url]) as clients:
+        time.sleep(0.5)
+        owner.folder.rename(owner.folder.with_name("gone"))
+        eventually(standby.ready, what="yield by claim", within_s=15.0)
+        eventually(lambda: owner.get("/ready")["reason"] == "standby", what="back as a standby")
+        time.sleep(2.0)
+        assert standby.ready(), "and keeps the lease"
+    assert overlaps(probers) == []
+    assert clients.failed == []
+    written = (owner.folder.with_name("gone") / "journal.jsonl").read_text().splitlines()
+    journal = [json.loads(line) for line in written]
+    (told,) = [row for row in journal if "yield_by_claim" in row.values()]
+    assert told["to"] == "b"
+    assert told["reason"].startswith("monitoring degraded: handoff ")
+
+
+def test_with_fail_safe_an_outage_of_the_store_fails_no_request(pair: Pair) -> None:
+    """Redis is away for far longer than a lease lasts, and comes back empty: same owner, nobody noticed."""
+    owner, standby = pair.owner, pair.standby
+    epoch = owner.get("/ready")["epoch"]
+    with probing(owner.url, standby.url) as probers, crowd([owner.url]) as clients:
+        time.sleep(1.5)
+        pair.redis.stop()
+        time.sleep(OUTAGE_S)
+        assert owner.ready()
+        pair.redis.start()
+        time.sleep(3.0)
+    assert overlaps(probers) == []
+    assert (clients.failed, clients.refused) == ([], 0)
+    assert owner.ready()
+    assert owner.get("/ready")["epoch"] == epoch
+    assert probers[1].yeses == []
+    told = [line for line in owner.process.lines if "fail-safe" in line]
+    assert any("goes on by the pledges of b" in line for line in told)
+    assert len(told) <= 3, "refused, pledged, and once more when b hears the store again"
+    eventually(lambda: served(owner) == clients.served(), what="exact counters")
