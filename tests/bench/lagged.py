@@ -1,6 +1,7 @@
 """Starts `narwhal-serve` with a timer on its main loop that writes down how late it ran.
 
-`python -m tests.bench.lagged OUT.json [arguments of narwhal-serve]`. The figures are seconds, one per 5 ms.
+`python -m tests.bench.lagged OUT.json [arguments of narwhal-serve]`. One pair per 5 ms: when (seconds of the
+monotonic clock, the same for all processes of the machine), and how many seconds late.
 """
 
 from __future__ import annotations
@@ -10,24 +11,33 @@ import atexit
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 
 import uvloop
 
 EVERY_S = 0.005
 
+Lateness = tuple[float, float]
 
-def watch(loop: asyncio.AbstractEventLoop, late: list[float]) -> None:
+
+def watch(loop: asyncio.AbstractEventLoop, late: list[Lateness]) -> None:
     def tick(due: float) -> None:
-        now = loop.time()
-        late.append(max(0.0, now - due))
-        loop.call_at(now + EVERY_S, tick, now + EVERY_S)
+        now = time.monotonic()
+        late.append((now, max(0.0, now - due)))
+        loop.call_later(EVERY_S, tick, now + EVERY_S)
 
-    loop.call_soon(tick, loop.time())
+    loop.call_soon(tick, time.monotonic())
+
+
+def lateness(out: Path, began: float, ended: float) -> list[float]:
+    """Seconds late, of the timers between two instants of the monotonic clock."""
+    pairs: list[Lateness] = json.loads(out.read_text())
+    return [late for at, late in pairs if began <= at <= ended]
 
 
 def main() -> None:
-    out, late = Path(sys.argv.pop(1)), list[float]()
+    out, late = Path(sys.argv.pop(1)), list[Lateness]()
     new_loop = uvloop.new_event_loop
 
     def watched_loop() -> asyncio.AbstractEventLoop:
