@@ -70,7 +70,9 @@ class Claimant:
         self._suspicion = Suspicion(rules.after)
         self._suspected = 0
         self._claimed = 0
-        """Epoch that a claim of ours is put against, 0 for none."""
+        """Epoch that a claim of ours is or may be put against, 0 for none: also after no answer."""
+        self._told = 0
+        """Epoch that the claim of ours is known to be put against."""
         self._put_at = -inf
         self._troubles = Troubles()
 
@@ -124,22 +126,28 @@ class Claimant:
         if not (fit and await self._ports.probe()):
             await self._withdraw()
             return
+        self._claimed = epoch
         put = await self._ports.registry.put_claim(
             self._rules.router_id, epoch=epoch, reason=self._suspicion.reason or "suspect", timeout_s=CALL_S
         )
-        if put and self._claimed != epoch:
+        if put and self._told != epoch:
+            self._told = epoch
             self._ports.recorder.event("claim", {"epoch": epoch, "reason": self._suspicion.reason})
         self._claimed = epoch if put else 0
 
     async def _withdraw(self) -> None:
-        """An acquire deletes all claims, so one of an older epoch is gone already."""
-        epoch, self._claimed = self._claimed, 0
+        """Repeated with each poll until the store answers: a claim that stays would move the owner later.
+
+        An acquire deletes all claims, so one of an older epoch is gone already.
+        """
+        epoch = self._claimed
         if epoch and epoch == self._gate.sight.epoch:
             self._put_at = -inf
             await self._ports.registry.put_claim(
                 self._rules.router_id, epoch=epoch, reason="", timeout_s=CALL_S
             )
             self._ports.recorder.event("claim_withdrawn", {"epoch": epoch})
+        self._claimed = self._told = 0
 
 
 class ClaimCourt:

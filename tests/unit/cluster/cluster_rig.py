@@ -85,6 +85,24 @@ class TroubledHandoffs(ScriptHandoffStore):
         return reply
 
 
+class TroubledRegistry(ScriptRegistry):
+    """Claims that fail on order. `mute`: they are written, but no answer comes; `lost`: neither."""
+
+    __slots__ = ("lost", "mute")
+
+    def __init__(self, runner: MemoryRunner, cluster: str) -> None:
+        super().__init__(runner, cluster)
+        self.lost = self.mute = False
+
+    async def put_claim(self, router_id: str, *, epoch: int, reason: str, timeout_s: float) -> bool:
+        if self.lost:
+            raise StoreUnreachable("no answer")
+        put = await super().put_claim(router_id, epoch=epoch, reason=reason, timeout_s=timeout_s)
+        if self.mute:
+            raise StoreUnreachable("no answer")
+        return put
+
+
 @dataclass
 class Book:
     """The Recorder port: keeps the events."""
@@ -109,6 +127,7 @@ class Router:
     fleet: StreakyFleet
     totals: Totals
     handoffs: TroubledHandoffs
+    registry: TroubledRegistry
     checkpoint: MemoryCheckpoint
     book: Book
     main: Strand
@@ -164,14 +183,14 @@ class Scene:
         fleet, totals = StreakyFleet(fleet_config(*engines), {}), Totals(run)
         runner = MemoryRunner(self.server, changes.pop("link", None))
         peers = MemoryPeers(name, self.around, key=changes.pop("key", "key"))
-        handoffs = TroubledHandoffs(runner, "c")
+        handoffs, registry = TroubledHandoffs(runner, "c"), TroubledRegistry(runner, "c")
         main, keeper, book = Strand(f"{run}/main"), Strand(f"{run}/keeper"), Book()
         stores = Stores(
             lease=ScriptLeaseStore(runner, "c"),
             record=ScriptLeaseStore(runner, "c"),
             handoffs=handoffs,
             feed=feed,
-            registry=ScriptRegistry(runner, "c"),
+            registry=registry,
             checkpoint=checkpoint,
         )
         look = changes.pop("look", blind)
@@ -196,7 +215,7 @@ class Scene:
         parts = assemble(
             replace(settings, **changes), stores, owned=Owned(fleet, totals), surroundings=surroundings
         )
-        router = Router(parts, fleet, totals, handoffs, checkpoint, book, main=main, keeper=keeper)
+        router = Router(parts, fleet, totals, handoffs, registry, checkpoint, book, main=main, keeper=keeper)
         self.routers.append(router)
         self.around.ends[f"http://{name}"] = router.end(self.clock)
         return router

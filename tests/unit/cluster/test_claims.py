@@ -69,6 +69,52 @@ def test_an_owner_that_recovers_has_the_claim_withdrawn() -> None:
     play(script)
 
 
+def test_a_claim_without_an_answer_may_have_been_put_and_is_withdrawn() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        owner.parts.court.judge = lambda claims: ""  # type: ignore[method-assign]
+        standby.registry.mute = True
+        sicken(owner)
+        await scene.until(lambda: "b" in scene.server.data.claims, limit_s=5.0)
+        sicken(owner, "")
+        standby.registry.mute = False
+        await scene.until(lambda: scene.server.data.claims == {}, limit_s=5.0)
+
+    play(script)
+
+
+def test_a_withdrawal_without_an_answer_is_repeated() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        owner.parts.court.judge = lambda claims: ""  # type: ignore[method-assign]
+        sicken(owner)
+        await scene.until(lambda: "b" in scene.server.data.claims, limit_s=5.0)
+        standby.registry.lost = True
+        sicken(owner, "")
+        await scene.clock.sleep(2.0)
+        assert "b" in scene.server.data.claims
+        standby.registry.lost = False
+        await scene.until(lambda: scene.server.data.claims == {}, limit_s=5.0)
+        assert standby.book.kinds().count("claim_withdrawn") == 1
+
+    play(script)
+
+
+def test_a_claim_is_told_once_it_is_known_to_be_put() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        owner.parts.court.judge = lambda claims: ""  # type: ignore[method-assign]
+        standby.registry.mute = True
+        sicken(owner)
+        await scene.clock.sleep(5.0)
+        assert "claim" not in standby.book.kinds()
+        standby.registry.mute = False
+        await scene.clock.sleep(10.0)
+        assert standby.book.kinds().count("claim") == 1
+
+    play(script)
+
+
 def test_a_standby_whose_engines_do_not_answer_puts_no_claim() -> None:
     async def script(scene: Scene) -> None:
         async def broken() -> bool:
