@@ -159,7 +159,7 @@ class Election(Phases):
             case Renew():
                 return self._renewed(reply, now)
             case Release():
-                return self._let_go(now, confirmed=True) if reply is not None else ()
+                return self._let_go(now, confirmed=reply is True) if reply is not None else ()
             case AskPledges():
                 return self._pledged(now) if isinstance(reply, Pledged) else self.tick(now)
             case _:
@@ -232,9 +232,9 @@ class Election(Phases):
 
     def _lost(self, reply: Lost, now: float) -> tuple[Effect, ...]:
         if self.phase is RouterState.DRAINING:
-            return self._let_go(now, confirmed=True)
+            return self._let_go(now, confirmed=False)
         effects = self._fence(f"lease lost to {reply.owner or 'nobody'} at epoch {reply.epoch}")
-        return effects + self._let_go(now, confirmed=True)
+        return effects + self._let_go(now, confirmed=False)
 
     def _fence(self, why: str) -> tuple[Effect, ...]:
         if self.tenure is None:

@@ -562,6 +562,25 @@ def test_a_candidate_that_waits_for_its_turn_can_be_stopped() -> None:
     rig.machine.check_invariants()
 
 
+@pytest.mark.parametrize("reply", [Lost("held", 12, "r1"), Lost("vacant", 0, "")])
+def test_a_release_that_the_store_answers_with_lost_is_not_confirmed(reply: Lost) -> None:
+    rig = Rig()
+    token = rig.to_owner(10.0)
+    rig.machine.drain(token)
+    rig.machine.release("yield", now=10.5)
+    assert rig.next(10.5) == Release(token, "yield")
+    assert rig.answer(reply, 10.6) == (Released(token, False),)
+    assert rig.machine.phase is S.RELEASED
+
+
+def test_a_lease_that_is_lost_while_it_drains_was_not_released() -> None:
+    rig = Rig()
+    token = rig.to_owner(10.0)
+    rig.machine.drain(token)
+    rig.renewal(11.0)
+    assert rig.answer(Lost("held", 12, "r1")) == (Released(token, False),)
+
+
 def test_a_draining_router_past_its_deadline_only_waits_to_release() -> None:
     rig = Rig()
     token = rig.to_owner(10.0)
