@@ -7,7 +7,7 @@ in-memory twin that ships in the package. Data moves as the frozen values of `na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -273,7 +273,7 @@ class AcquireRequest:
     candidate's to judge (`LeaseView.released_for_sure`). A new token for every acquisition.
     """
 
-    token: str
+    token: str = field(repr=False)
     meta: OwnerMeta
     expected: LeaseVersion
     inc: str
@@ -285,11 +285,11 @@ class AcquireRequest:
 class RenewRequest:
     """`seq`: higher at every attempt. `life`: that of the last reply confirmed before the deadline."""
 
-    token: str
+    token: str = field(repr=False)
     meta: OwnerMeta
     epoch: int
     seq: int
-    life: str
+    life: str = field(repr=False)
     ttl_ms: int
 
 
@@ -333,7 +333,7 @@ class PublishRequest:
     (epoch, seq) must be above the stored ones.
     """
 
-    token: str
+    token: str = field(repr=False)
     epoch: int
     seq: int
     upto: LogPosition
@@ -347,7 +347,7 @@ class AppendRequest:
     `confirmed`: replicas must have it, as with a snapshot, before it is answered.
     """
 
-    token: str
+    token: str = field(repr=False)
     position: LogPosition
     kind: EntryKind
     body: Mapping[str, Any]

@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from narwhal.clock import Clock
 from narwhal.model.control import RouterRole, RouterState, role_of
@@ -36,7 +36,7 @@ log = logging.getLogger("narwhal.cluster")
 class Grip:
     """This router's hold on the lease. `valid_until` is D. `confirmations` counts replies before D."""
 
-    token: str
+    token: str = field(repr=False)
     epoch: int
     holder: str
     valid_until: float

@@ -305,7 +305,7 @@ class LeaseKeeper:
                     token, reason=reason, successor=successor, timeout_s=timeout_s
                 )
             case _:
-                raise InvariantViolation(f"{call} is no store call")
+                raise InvariantViolation(f"{type(call).__name__} is no store call")
 
     # --- effects ---------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class _Composed:
 class _Pen:
     """Numbers of one ownership. `sent` is the last document that the store surely has."""
 
-    token: str
+    token: str = field(repr=False)
     epoch: int
     holder: str
     n: int

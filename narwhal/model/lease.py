@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from narwhal.model.handoff import LOG_START, LogPosition
@@ -40,7 +40,7 @@ class Incarnation:
 class LeaseVersion:
     """`token:seq`: never the same twice. A candidate swaps only on a version it has seen unchanged."""
 
-    token: str
+    token: str = field(repr=False)
     seq: int
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class LeaseView:
     connected_replicas: int = 0
     deposed: bool = False
     log_top: LogPosition = LOG_START
-    fields: Mapping[str, str] | None = None
+    fields: Mapping[str, str] | None = field(default=None, repr=False)
     """The whole record as stored: proof of death reads host, boot_id, pid... from it."""
 
     @property
@@ -126,7 +126,7 @@ class Acquired:
     """
 
     epoch: int
-    life: str
+    life: str = field(repr=False)
     again: bool = False
     replicas: int = 0
 
@@ -161,7 +161,7 @@ AcquireReply = Acquired | HeldBy | NewServer | NothingStored | BadFloor
 class Renewed:
     """OK. `claims`: router ID -> its claim as JSON text, may be empty."""
 
-    life: str
+    life: str = field(repr=False)
     claims: Mapping[str, str]
     replicas: int = 0
 
@@ -170,7 +170,7 @@ class Renewed:
 class Reinstated:
     """The record was lost or had gone back and is ours again: publish a snapshot at once."""
 
-    life: str
+    life: str = field(repr=False)
     replicas: int = 0
 
 
@@ -233,6 +233,6 @@ class Leadership:
     """What this router believes of its own ownership, trusted only until `valid_until` (Clock.now)."""
 
     epoch: int
-    token: str
-    life: str
+    token: str = field(repr=False)
+    life: str = field(repr=False)
     valid_until: float

@@ -12,7 +12,7 @@ class ToldToken:
     """A token that an acquire was about to be sent with. `floor`: the highest epoch that the router knew
     then; whatever that acquire gets is above it."""
 
-    token: str
+    token: str = field(repr=False)
     floor: int
 
 

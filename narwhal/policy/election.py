@@ -87,7 +87,7 @@ class Election(Phases):
     def next(self, now: float, inputs: Inputs) -> Intent:
         """The one thing to do. A store call stays pending until `answered`; its send is not before `now`."""
         if self._pending is not None:
-            raise InvariantViolation(f"{self._pending} is unanswered")
+            raise InvariantViolation(f"{type(self._pending).__name__} is unanswered")
         intent = self._decide(now, inputs)
         self._pending = None if isinstance(intent, Rest | Stop) else intent
         return intent
@@ -163,7 +163,7 @@ class Election(Phases):
             case AskPledges():
                 return self._pledged(now) if isinstance(reply, Pledged) else self.tick(now)
             case _:
-                raise InvariantViolation(f"answer {reply} without a call")
+                raise InvariantViolation(f"an answer ({type(reply).__name__}) without a call")
 
     def _peeked(self, reply: Reply | None, now: float) -> tuple[Effect, ...]:
         if not isinstance(reply, LeaseView):

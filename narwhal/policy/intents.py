@@ -21,7 +21,7 @@ class Inputs:
     the checks at start are through.
     """
 
-    token: str
+    token: str = field(repr=False)
     nonce: str
     jitter: float
     rank: int = 0
@@ -58,7 +58,7 @@ class Claim:
 class Acquire:
     """Compare-and-set on `expected` under `inc`. Repeated attempts keep the token."""
 
-    token: str
+    token: str = field(repr=False)
     expected: LeaseVersion
     inc: str
     floor: int
@@ -68,15 +68,15 @@ class Acquire:
 class Renew:
     """Every attempt has a new, higher `seq`. `life` is that of the last reply confirmed before D."""
 
-    token: str
+    token: str = field(repr=False)
     epoch: int
     seq: int
-    life: str
+    life: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    token: str
+    token: str = field(repr=False)
     reason: str
     successor: str = ""
 
@@ -85,7 +85,7 @@ class Release:
 class AskPledges:
     """Fail-safe mode: ask every other voter not to acquire for T."""
 
-    token: str
+    token: str = field(repr=False)
     epoch: int
 
 
@@ -113,7 +113,7 @@ Reply = LeaseView | bool | AcquireReply | RenewReply | Lost | Pledged
 class Granted:
     """Acquired and confirmed before D: restore, publish, then report the gate opened."""
 
-    token: str
+    token: str = field(repr=False)
     epoch: int
     valid_until: float
 
@@ -123,7 +123,7 @@ class Extended:
     """D has moved. `reinstated`: the store had lost the record, publish at once. `claims`: those pending
     against this owner, router ID -> JSON text."""
 
-    token: str
+    token: str = field(repr=False)
     valid_until: float
     reinstated: bool = False
     claims: Mapping[str, str] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Extended:
 class Fenced:
     """Final for the token: close admission, keep the own last state as the mirror."""
 
-    token: str
+    token: str = field(repr=False)
     why: str
 
 
@@ -141,7 +141,7 @@ class Fenced:
 class Released:
     """The lease was given back on purpose. `confirmed` is False if the store never said so."""
 
-    token: str
+    token: str = field(repr=False)
     confirmed: bool
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from narwhal.model.lease import Acquired
@@ -27,9 +27,9 @@ class Tenure:
     timings: LeaseTimings
     first_sent: float
     sent: float
-    reclaims: str = ""
+    reclaims: str = field(default="", repr=False)
     epoch: int = 0
-    life: str = ""
+    life: str = field(default="", repr=False)
     seq: int = 0
     deadline: float = 0.0
     asked: float = -inf

@@ -37,6 +37,7 @@ from narwhal.model.lease import (
 
 R = TypeVar("R")
 
+_STATUS = re.compile(rb"[A-Z]{1,16}")
 _HEX40 = re.compile(r"[0-9a-f]{40}")
 _ROLES = ("master", "slave")
 
@@ -47,8 +48,18 @@ def decoded(script: str, reply: Sequence[bytes], *, decode: Callable[[str, list[
         words = [_text(item) for item in reply]
         return decode(words[0], words[1:])
     except (ValueError, IndexError, KeyError, AttributeError, TypeError) as error:
-        shown = repr(list(reply)[:8] if isinstance(reply, list | tuple) else reply)[:200]
-        raise StoreProtocolError(f"{script} gave an answer that cannot be read: {shown} ({error})") from error
+        # Not chained, not quoted: the words of an error repeat the value that could not be read.
+        found = f"{_shape(reply)} ({type(error).__name__})"
+        raise StoreProtocolError(f"{script} gave an answer that cannot be read: {found}") from None
+
+
+def _shape(reply: object) -> str:
+    """Status word and number of details: what follows may hold a token, which nobody is to be shown."""
+    if not isinstance(reply, list | tuple):
+        return type(reply).__name__
+    status = reply[0] if reply and isinstance(reply[0], bytes) else b""
+    shown = status.decode() if _STATUS.fullmatch(status) else "no status"
+    return f"{shown} and {max(0, len(reply) - 1)} details"
 
 
 def _text(item: bytes) -> str:

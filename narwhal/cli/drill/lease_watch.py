@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from redis import exceptions as driver
@@ -21,7 +21,7 @@ class Sight:
 
     at: float
     state: str
-    token: str
+    token: str = field(repr=False)
     seq: str
     epoch: int
     owner: str

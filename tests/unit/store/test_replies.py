@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from narwhal.errors import StoreProtocolError
@@ -46,3 +48,25 @@ def test_an_answer_that_cannot_be_read_names_the_script(decode, reply):
 def test_a_server_that_hides_its_identity_is_refused(head):
     with pytest.raises(StoreProtocolError, match="does not tell run_id, master_replid and role"):
         replies.decoded("lease_peek", head, decode=replies.view)
+
+
+SECRET = "5ec4e7" * 5
+
+
+@pytest.mark.parametrize(
+    ("decode", "reply"),
+    [
+        (replies.acquired, [b"OK", b"life/" + SECRET.encode() + b":0", b"7", b"0"]),
+        (replies.acquired, [b"HELD", b"r1", SECRET.encode()]),
+        (replies.renewed, [b"OK", b"life/" + SECRET.encode() + b":0"]),
+        (replies.renewed, [b"OK", b"life", SECRET.encode()]),
+        (replies.renewed, [SECRET.encode(), b"x"]),
+        (replies.view, [*HEAD, b"state", b"held", b"token", SECRET.encode()]),
+    ],
+)
+def test_an_answer_that_cannot_be_read_shows_no_token(decode, reply):
+    with pytest.raises(StoreProtocolError) as caught:
+        replies.decoded("some_script", reply, decode=decode)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert SECRET not in shown
+    assert f"{len(reply) - 1} details" in shown
