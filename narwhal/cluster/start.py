@@ -114,7 +114,10 @@ class StartChecks:
                 f"cluster {self._rules.cluster} serves another fleet (e.g. {shown}): pass --cluster"
             )
         resumable = state is not None or self.file.state is not None
-        for problem in filter(None, (self.file.problem, bad_store)):
+        problems = [problem for problem in (self.file.problem, bad_store) if problem is not None]
+        if self._rules.resume and not resumable and not problems:
+            log.warning("there is no saved state, neither here nor in the store: starting fresh")
+        for problem in problems:
             if self._rules.resume and not resumable:
                 raise problem
             log.warning("saved state is left: %s", problem)

@@ -465,6 +465,55 @@ def test_resume_with_only_a_torn_document_is_refused_and_a_good_one_beside_it_is
     play(script)
 
 
+@pytest.mark.parametrize("resume", [True, False])
+def test_resume_with_no_file_and_an_empty_store_says_that_it_starts_fresh(
+    resume: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.owner("r0", resume=resume)
+        told = [record.message for record in caplog.records if "starting fresh" in record.message]
+        assert told == ["there is no saved state, neither here nor in the store: starting fresh"] * resume
+
+    play(script)
+
+
+def test_resume_from_a_file_or_the_store_does_not_say_that_it_starts_fresh(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("r0")
+        await owner.parts.member.shut_down()
+        owner.kill()
+        await scene.owner("r1", resume=True)
+        assert "starting fresh" not in caplog.text
+
+    play(script)
+
+
+def test_resume_while_the_store_is_unreachable_loads_the_file_and_never_owns() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("r0")
+        change_roles(owner, SWAPPED)
+        await owner.parts.publisher.checkpoint()
+        owner.kill()
+        scene.server.restart()
+        scene.server.down = True
+        again = scene.router("r0", resume=True, checkpoint=owner.checkpoint)
+        again.start()
+        for _ in range(120):
+            await scene.clock.sleep(1.0)
+            assert not again.owns
+        assert again.parts.gate.refusal(scene.clock.now()) == "lease store unavailable"
+        held = again.parts.mirror.document
+        assert held is not None
+        assert held.roles == SWAPPED
+        scene.server.down = False
+        await scene.until(lambda: again.owns, limit_s=12.0)
+        assert again.fleet.roles() == {"e0": Role.PREFILL, "e1": Role.DECODE}
+
+    play(script)
+
+
 # --- what is shown -----------------------------------------------------------------------------------
 
 
