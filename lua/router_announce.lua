@@ -2,9 +2,11 @@
 -- KEYS[1] routers
 -- KEYS[2] router:<id>
 -- ARGV[1] router ID
--- ARGV[2..] field value ...
+-- ARGV[2] run
+-- ARGV[3..] field value ...
 -- Replies
 --   OK
+--   OTHER run    the entry of another run lives: the ID is taken, nothing written
 
 -- tostring() would give 4.5e+15 for large numbers.
 local function text(number)
@@ -20,9 +22,13 @@ end
 -- written are allowed too. On a replica it fails here, before anything is decided from old data.
 redis.call('HDEL', KEYS[2], '-')
 
+local run = redis.call('HGET', KEYS[2], 'run')
+if run and run ~= ARGV[2] then
+  return {'OTHER', run}
+end
 local now = now_ms()
 redis.call('DEL', KEYS[2])
-redis.call('HSET', KEYS[2], 'seen_ms', text(now), unpack(ARGV, 2))
+redis.call('HSET', KEYS[2], 'run', ARGV[2], 'seen_ms', text(now), unpack(ARGV, 3))
 redis.call('PEXPIRE', KEYS[2], '15000')
 redis.call('ZADD', KEYS[1], text(now), ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. text(now - 3600000))

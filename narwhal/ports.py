@@ -429,7 +429,8 @@ class RouterEntry:
 class Registry(Protocol):
     """Who is there (cluster.md section 3). An entry lives 15 s unless announced again."""
 
-    async def announce(self, entry: RouterEntry, *, timeout_s: float) -> None: ...
+    async def announce(self, entry: RouterEntry, *, timeout_s: float) -> bool:
+        """False: the entry of another run lives under this ID, nothing was written."""
 
     async def withdraw(self, router_id: str, run: str, *, timeout_s: float) -> None:
         """Deletes the entry if it is still that run's."""

@@ -13,6 +13,7 @@ from narwhal.cluster.failsafe import AddressBook
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.lease_loop import LeaseKeeper
 from narwhal.cluster.mirror import Mirror
+from narwhal.errors import ConfigError
 from narwhal.model.control import RouterRole, role_of
 from narwhal.policy.unlikeness import Likeness, Unlikeness, compare, old_mirror
 from narwhal.ports import Registry, RouterEntry
@@ -21,6 +22,7 @@ REFRESH_S = 2.0
 CALL_S = 0.8
 SILENT_MS = 6_000
 """Three announcements missed: whoever is behind the entry is taken for dead."""
+TAKEN = "router ID {} is taken: a live router of this cluster has it"
 
 
 class Roster:
@@ -103,7 +105,7 @@ class Roster:
     async def refresh(self, now: float) -> None:
         """Announces and reads when it is time, or at once when role or readiness to take over changed.
 
-        Raises StoreError.
+        Raises StoreError; ConfigError: another run has our ID.
         """
         told = (role_of(self._gate.state(now)).value, self.ready_to_take)
         if self._left or (now - self._refreshed_at < REFRESH_S and told == self._told):
@@ -114,11 +116,15 @@ class Roster:
         await self.look(now)
 
     async def look(self, now: float) -> None:
-        """Announces and reads now. Raises StoreError."""
+        """Announces and reads now. Raises StoreError; ConfigError: another run has our ID.
+
+        Two routers started at once may both find the ID free: whoever announces second ends.
+        """
         self._refreshed_at = now
         self._told = (role_of(self._gate.state(now)).value, self.ready_to_take)
         entry = self.entry(now)
-        await self._registry.announce(entry, timeout_s=CALL_S)
+        if not await self._registry.announce(entry, timeout_s=CALL_S):
+            raise ConfigError(TAKEN.format(entry.router_id))
         self.routers = tuple(await self._registry.routers(timeout_s=CALL_S))
         self.read_at = now
         self.book.learn(self.routers)

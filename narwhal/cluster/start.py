@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from narwhal.clock import Clock
 from narwhal.cluster.mirror import Mirror
+from narwhal.cluster.roster import TAKEN
 from narwhal.errors import ConfigError, SavedStateError, StoreProtocolError, StoreUnreachable
 from narwhal.model.handoff import CheckpointRecord, StoredHandoff
 from narwhal.model.leadership import Remembered
@@ -141,10 +142,9 @@ class StartChecks:
                 heard, seen_ms = now, entry.seen_ms
             if now - first >= PREDECESSOR_S:
                 if now - heard >= SILENT_S:
+                    await self._withdraw(entry)
                     return
-                raise ConfigError(
-                    f"router ID {self._rules.router_id} is taken: a live router of this cluster has it"
-                )
+                raise ConfigError(TAKEN.format(self._rules.router_id))
             await clock.sleep(POLL_S)
 
     async def _free_lease(self) -> None:
@@ -170,9 +170,13 @@ class StartChecks:
         """The ID is free: its process has provably ended, and its entry is deleted."""
         if not self._is_dead(entry.process):
             return False
-        await self._asked(lambda: self._ports.registry.withdraw(entry.router_id, entry.run, timeout_s=CALL_S))
+        await self._withdraw(entry)
         self._tell_death("its ID", entry.router_id, mark=entry.process)
         return True
+
+    async def _withdraw(self, entry: RouterEntry) -> None:
+        """An entry that stays would refuse our own announcement."""
+        await self._asked(lambda: self._ports.registry.withdraw(entry.router_id, entry.run, timeout_s=CALL_S))
 
     def _is_dead(self, mark: ProcessMark) -> bool:
         return proves_death(mark, self._rules.process, look=self._ports.look)

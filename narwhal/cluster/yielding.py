@@ -6,7 +6,7 @@ from narwhal.clock import Clock
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.member import Member
 from narwhal.cluster.roster import Roster
-from narwhal.errors import StoreError
+from narwhal.errors import ConfigError, StoreError
 from narwhal.model.handover import YieldAnswer, YieldOutcome
 
 DECIDED_S = 0.5
@@ -28,6 +28,8 @@ class Yielding:
             return YieldAnswer(YieldOutcome.NOT_OWNER, error)
         try:
             await self._roster.look(self._clock.now())
+        except ConfigError as taken:  # the next announcement ends this process
+            return YieldAnswer(YieldOutcome.NOT_OWNER, str(taken))
         except StoreError:
             return YieldAnswer(YieldOutcome.NOT_OWNER, "the store does not answer: the lease stays here")
         if error := self._roster.objection(to):

@@ -267,10 +267,13 @@ def totals_flush(data: Data, call: Call) -> list[Word]:
 
 
 def router_announce(data: Data, call: Call) -> list[Word]:
-    router_id, now = call.args[0], call.now_ms
+    (router_id, run), now = call.args[:2], call.now_ms
+    held = _entry(data, now, key=call.keys[1])
+    if held and held["run"] != run:
+        return ["OTHER", held["run"]]
     data.routers[router_id] = now
     data.routers = {name: seen for name, seen in data.routers.items() if seen >= now - ROUTER_FORGET_MS}
-    fields = _pairs(call.args[1:]) | {"seen_ms": str(now)}
+    fields = _pairs(call.args[2:]) | {"run": run, "seen_ms": str(now)}
     data.entries[call.keys[1]] = (now + ROUTER_TTL_MS, fields)
     return ["OK"]
 

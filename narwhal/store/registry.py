@@ -23,11 +23,11 @@ class ScriptRegistry:
         self._runner = runner
         self._keys = Keys(cluster)
 
-    async def announce(self, entry: RouterEntry, *, timeout_s: float) -> None:
+    async def announce(self, entry: RouterEntry, *, timeout_s: float) -> bool:
         keys = [*self._keys.of("router_announce"), self._keys.router(entry.router_id)]
-        args = [entry.router_id, *(word for pair in _fields(entry).items() for word in pair)]
+        args = [entry.router_id, entry.run, *(word for pair in _fields(entry).items() for word in pair)]
         reply = await self._runner.run("router_announce", keys, args=args, timeout_s=timeout_s)
-        replies.decoded("router_announce", reply, decode=_accepted)
+        return replies.decoded("router_announce", reply, decode=_accepted)
 
     async def withdraw(self, router_id: str, run: str, *, timeout_s: float) -> None:
         keys = [*self._keys.of("router_withdraw"), self._keys.router(router_id)]
@@ -58,14 +58,13 @@ class ScriptRegistry:
 
 
 def _accepted(status: str, _details: list[str]) -> bool:
-    """OTHER: the ID is another run's by now, and nothing was deleted."""
+    """OTHER: the ID is another run's, and nothing was written or deleted."""
     return {"OK": True, "OTHER": False}[status]
 
 
 def _fields(entry: RouterEntry) -> dict[str, str]:
     age = "" if entry.mirror_age_s is None else f"{entry.mirror_age_s:.3f}"
     return {
-        "run": entry.run,
         "role": entry.role,
         "url": entry.url,
         "control_url": entry.control_url,

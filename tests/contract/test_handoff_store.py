@@ -415,6 +415,17 @@ def test_a_router_withdraws_only_its_own_run(play):
     assert play(scenario) == (["r2"], [])
 
 
+def test_a_live_entry_of_another_run_is_not_overwritten(play):
+    async def scenario(s):
+        said = [await s.registry.announce(entry("a", run=run), timeout_s=S) for run in ("r1", "r2", "r1")]
+        first = [seen.run for seen in await s.registry.routers(timeout_s=S)]
+        await s.registry.withdraw("a", "r1", timeout_s=S)
+        said.append(await s.registry.announce(entry("a", run="r2"), timeout_s=S))
+        return said, first, [seen.run for seen in await s.registry.routers(timeout_s=S)]
+
+    assert play(scenario) == ([True, False, True, True], ["r1"], ["r2"])
+
+
 def test_an_entry_ends_after_15_seconds(play, backend):
     play(lambda s: s.registry.announce(entry("a"), timeout_s=S))
     if hasattr(backend.server, "data"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -126,6 +127,37 @@ def test_a_router_that_lives_under_the_same_id_is_not_displaced() -> None:
         with pytest.raises(ConfigError, match="r0 is taken"):
             await twin.parts.member.run()
         assert owner.owns
+
+    play(script)
+
+
+def test_of_two_that_start_at_once_under_one_id_the_second_ends() -> None:
+    """Both read the roster before either has announced itself: the announcement decides."""
+
+    async def script(scene: Scene) -> None:
+        twins = [scene.router("r0", meta=of("r0", pid)) for pid in (400, 500)]
+        runs = [asyncio.ensure_future(twin.parts.member.run()) for twin in twins]
+        await scene.clock.sleep(8.0)
+        for run in runs:
+            run.cancel()
+        first, second = await asyncio.gather(*runs, return_exceptions=True)
+        assert isinstance(first, asyncio.CancelledError)
+        assert isinstance(second, ConfigError) and "r0 is taken" in str(second)
+
+    play(script)
+
+
+def test_an_entry_that_fell_silent_but_does_not_end_is_replaced() -> None:
+    """Redis's clock was set back: a dead router's entry outlives its 15 s, and frees the ID all the same."""
+
+    async def script(scene: Scene) -> None:
+        await dead_owner(scene)
+        scene.server.step_clock(-3600)
+        heir = scene.router("r0", meta=of("r0", 500), look=says(ProcessSight(Signalled.FORBIDDEN)))
+        heir.start()
+        await scene.until(lambda: heir.owns, limit_s=40.0)
+        await scene.clock.sleep(5.0)
+        assert heir.owns and [one.process.pid for one in heir.parts.roster.routers] == [500]
 
     play(script)
 
