@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import orjson
 
-from narwhal.errors import StoreProtocolError
 from narwhal.model.process import ProcessMark
 from narwhal.ports import RouterEntry
 from narwhal.store import replies
 from narwhal.store.keys import Keys
 from narwhal.store.scripts import ScriptRunner
 
+log = logging.getLogger("narwhal.store")
+_TOLD = 64
+"""Unreadable entries that are told of."""
+
 
 class ScriptRegistry:
     """The port `Registry`. May share the data connection's runner with the handoff store."""
 
-    __slots__ = ("_keys", "_runner")
+    __slots__ = ("_keys", "_runner", "_unreadable")
 
     def __init__(self, runner: ScriptRunner, cluster: str) -> None:
         self._runner = runner
         self._keys = Keys(cluster)
+        self._unreadable: set[str] = set()
 
     async def announce(self, entry: RouterEntry, *, timeout_s: float) -> bool:
         keys = [*self._keys.of("router_announce"), self._keys.router(entry.router_id)]
@@ -42,10 +47,21 @@ class ScriptRegistry:
             return []
         entry_keys = [self._keys.router(name.decode()) for name in names]
         found = (await self._runner.run("router_read", entry_keys, timeout_s=timeout_s))[1:]
-        pairs = zip(names, found, strict=True)
-        return [
-            _entry(name.decode(), orjson.loads(text)) for name, text in pairs if text not in (b"{}", b"[]")
-        ]
+        told = zip(names, found, strict=True)
+        read = [self._read(name.decode(), text) for name, text in told if text not in (b"{}", b"[]")]
+        return [entry for entry in read if entry is not None]
+
+    def _read(self, router_id: str, text: bytes) -> RouterEntry | None:
+        """None: this one cannot be read. The others can: it is left out, and told once."""
+        try:
+            entry = _entry(router_id, orjson.loads(text))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            if router_id not in self._unreadable and len(self._unreadable) < _TOLD:
+                self._unreadable.add(router_id)
+                log.warning("the entry router:%s cannot be read and is left out: %r", router_id, error)
+            return None
+        self._unreadable.discard(router_id)
+        return entry
 
     async def put_claim(self, router_id: str, *, epoch: int, reason: str, timeout_s: float) -> bool:
         claim = orjson.dumps({"epoch": epoch, "reason": reason}) if reason else b""
@@ -84,26 +100,27 @@ def _fields(entry: RouterEntry) -> dict[str, str]:
 
 
 def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
-    try:
-        return RouterEntry(
-            router_id=router_id,
-            run=fields["run"],
-            role=fields["role"],
-            url=fields["url"],
-            control_url=fields.get("control_url", ""),
-            epoch=int(fields.get("epoch", "0")),
-            mirror_epoch=int(fields.get("mirror_epoch", "0")),
-            mirror_n=int(fields.get("mirror_n", "0")),
-            mirror_age_s=float(fields["mirror_age_s"]) if fields.get("mirror_age_s") else None,
-            resident=int(fields.get("resident", "0")),
-            ready_to_take=fields.get("ready_to_take") == "1",
-            drift=tuple(str(sentence) for sentence in orjson.loads(fields.get("drift") or "[]")),
-            version=fields.get("version", ""),
-            config_digest=fields.get("config_digest", ""),
-            contract_digest=fields.get("contract_digest", ""),
-            schema_version=int(fields.get("schema_version", "0")),
-            process=ProcessMark.of_record(fields),
-            seen_ms=int(fields.get("seen_ms", "0")),
-        )
-    except (KeyError, ValueError) as error:
-        raise StoreProtocolError(f"router:{router_id} cannot be read: {error!r}") from error
+    """Raises KeyError, ValueError or TypeError."""
+    drift = orjson.loads(fields.get("drift") or "[]")
+    if not isinstance(drift, list):
+        raise TypeError(f"drift is no list: {drift!r}")
+    return RouterEntry(
+        router_id=router_id,
+        run=fields["run"],
+        role=fields["role"],
+        url=fields["url"],
+        control_url=fields.get("control_url", ""),
+        epoch=int(fields.get("epoch", "0")),
+        mirror_epoch=int(fields.get("mirror_epoch", "0")),
+        mirror_n=int(fields.get("mirror_n", "0")),
+        mirror_age_s=float(fields["mirror_age_s"]) if fields.get("mirror_age_s") else None,
+        resident=int(fields.get("resident", "0")),
+        ready_to_take=fields.get("ready_to_take") == "1",
+        drift=tuple(str(sentence) for sentence in drift),
+        version=fields.get("version", ""),
+        config_digest=fields.get("config_digest", ""),
+        contract_digest=fields.get("contract_digest", ""),
+        schema_version=int(fields.get("schema_version", "0")),
+        process=ProcessMark.of_record(fields),
+        seen_ms=int(fields.get("seen_ms", "0")),
+    )
