@@ -75,6 +75,11 @@ class RedisConnection:
         self._place: Place = ("", 0)
         self._turn = asyncio.Lock()
 
+    @property
+    def place(self) -> Place:
+        """Where the last connection went; ("", 0) before the first, and on a Unix socket."""
+        return self._place
+
     async def command(self, *words: str | bytes | int, timeout_s: float) -> Any:
         """One plain command and its reply (bytes, int, None or lists of them)."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from narwhal.errors import StoreError
+from narwhal.errors import StoreError, StoreProtocolError
 from narwhal.model.settings import StoreAddress
 from narwhal.store.address import Place, Resolve, system_resolve
 from narwhal.store.connection import CONNECT_TIMEOUT_S, Login, RedisConnection
@@ -143,23 +143,41 @@ async def _told(sentinel: RedisConnection, service: str) -> Told:
     async def ask(what: str) -> Any:
         return await sentinel.command("SENTINEL", what, service, timeout_s=CONNECT_TIMEOUT_S)
 
-    master = _fields(await ask("MASTER"))
-    replicas = [_fields(row) for row in await ask("SLAVES")]
-    others = [_fields(row) for row in await ask("SENTINELS")]
-    return Told(
-        int(master.get("config-epoch", "0")),
-        master["ip"],
-        int(master["port"]),
-        guarded=guarded([master, *replicas], others),
-    )
+    answers = [await ask(what) for what in ("MASTER", "SLAVES", "SENTINELS")]
+    return read(answers, door=sentinel.place[0])
 
 
-def guarded(nodes: Sequence[dict[str, str]], others: Sequence[dict[str, str]]) -> bool:
+def read(answers: Sequence[Any], *, door: str) -> Told:
+    """One Sentinel's answers about master, replicas and the other Sentinels, given at the address `door`.
+
+    Raises StoreProtocolError: whatever answers there may be no Sentinel, or one that has half forgotten.
+    """
+    master, replicas, others = answers
+    try:
+        fields = _fields(master)
+        nodes = [fields, *(_fields(row) for row in replicas)]
+        return Told(
+            int(fields.get("config-epoch", "0")),
+            fields["ip"],
+            int(fields["port"]),
+            guarded=guarded(nodes, [_fields(row) for row in others], door=door),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        shown = repr(master)[:200]
+        raise StoreProtocolError(
+            f"the Sentinel at {door} gave an answer that cannot be read: {shown} ({error!r})"
+        ) from error
+
+
+def guarded(nodes: Sequence[dict[str, str]], others: Sequence[dict[str, str]], *, door: str) -> bool:
     """Whether one Sentinel stands beside each node, and none elsewhere. `others`: all but the one asked,
-    which does not tell its own address."""
-    beside = {row.get("ip") for row in others}
-    alone = {row.get("ip") for row in nodes} - beside
-    return len(others) + 1 == len(nodes) and len(alone) <= 1
+    which does not tell its own address: that is the one where it was reached.
+
+    A node or Sentinel that goes by another address in what the Sentinels tell counts as not guarded: then
+    all replicas must confirm, which is slower to go on without one of them, and never wrong.
+    """
+    beside = {door, *(row.get("ip") for row in others)}
+    return len(others) + 1 == len(nodes) and {row.get("ip") for row in nodes} <= beside
 
 
 def _fields(row: Sequence[bytes]) -> dict[str, str]:
