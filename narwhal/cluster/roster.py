@@ -64,8 +64,11 @@ class Roster:
 
     @property
     def ready_to_take(self) -> bool:
-        """A standby that has read log and document to their end, even if there was nothing."""
-        return self.may_own and self._mirror.read_at is not None and not self._unlikeness().forbids
+        """A standby that has read log and document to their end, even if there was nothing, and that stays:
+        one that shuts down takes nothing over, however long its last streams keep it."""
+        if self._gate.shutting_down or not self.may_own or self._mirror.read_at is None:
+            return False
+        return not self._unlikeness().forbids
 
     def drift(self, now: float) -> tuple[str, ...]:
         """What this standby differs in from the owner as last seen, in sentences; may be empty."""

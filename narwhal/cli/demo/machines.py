@@ -51,6 +51,11 @@ class Machine:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def status(self) -> int | None:
+        """Exit status, -N where signal N ended it; None while it runs."""
+        return self._process.poll()
+
     def send(self, number: signal.Signals) -> None:
         if self.running:
             self._process.send_signal(number)

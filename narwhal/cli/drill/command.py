@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from rich.console import Console
 
 from narwhal.cli.demo.extras import INSTALL, ExtraMissing, redis_server
 from narwhal.cli.demo.machines import StartFailed
+from narwhal.cli.drill.folder import kept_on_failure
 from narwhal.cli.drill.report import listing, report_document, row_document, table
 from narwhal.cli.drill.rows import ROWS, Row
 from narwhal.cli.drill.run import Ears, Outcome, Plan, run_rows
@@ -78,14 +78,13 @@ async def _run(rows: Mapping[str, Row], plan: Plan, *, options: argparse.Namespa
             console.print(f"  BROKEN: {sentence}")
         _write(options.json, report_document(documents, plan))
 
-    with tempfile.TemporaryDirectory(prefix="narwhal-drill-", ignore_cleanup_errors=True) as temporary:
-        folder = Path(options.folder or temporary)
-        await run_rows(rows, plan, folder=folder, ears=Ears(console.print, take))
-    console.print(table(documents))
-    held = all(document["held"] for document in documents)
-    if held:
+    with kept_on_failure(options.folder, console.print) as folder:
+        await run_rows(rows, plan, folder=folder.path, ears=Ears(console.print, take))
+        console.print(table(documents))
+        folder.held = all(document["held"] for document in documents)
+    if folder.held:
         console.print(HELD)
-    return 0 if held else 1
+    return 0 if folder.held else 1
 
 
 def _write(path: str | None, document: dict[str, Any]) -> None:
@@ -174,7 +173,11 @@ def _parser() -> argparse.ArgumentParser:
         help="put haproxy in front, with a configuration like configs/haproxy.cfg",
     )
     add("--redis-url", metavar="URL", help="use this store, under a cluster name of the drill's own")
-    add("--folder", metavar="DIR", help="keep logs and files of all processes there")
+    add(
+        "--folder",
+        metavar="DIR",
+        help="keep logs and files of all processes there (else they are kept only when something fails)",
+    )
     return parser
 
 

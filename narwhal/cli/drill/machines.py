@@ -129,6 +129,18 @@ class RouterMachine:
         assert self.machine is not None
         return self.machine.pid
 
+    @property
+    def condition(self) -> str:
+        """What became of its process, for people."""
+        if self.machine is None:
+            return f"router {self.name} never ran"
+        status = self.machine.status
+        if status is None:
+            return f"router {self.name} runs (pid {self.pid})"
+        if status < 0:
+            return f"router {self.name} was ended by {signal.Signals(-status).name}"
+        return f"router {self.name} ended with status {status}"
+
     async def start(self) -> None:
         """Until it answers, as owner or standby."""
         self.machine = self._site.narwhal(self.name, "serve", *self._words)

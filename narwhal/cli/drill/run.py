@@ -125,7 +125,8 @@ async def run_on(stage: Stage, name: str, *, row: Row, plan: Plan, say: Callable
         await stage.whole()
         await _under_load(stage, outcome, plan=plan, probers=probers, say=say)
     except (TimeoutError, RuntimeError) as error:
-        outcome.trouble = str(error) or type(error).__name__
+        conditions = ", ".join(router.condition for router in stage.routers)
+        outcome.trouble = f"{str(error) or type(error).__name__} ({conditions})"
     finally:
         for prober in probers:
             await prober.stop()

@@ -542,6 +542,21 @@ def test_the_cluster_document_names_lease_routers_and_changes() -> None:
     play(script)
 
 
+def test_a_router_that_shuts_down_is_nobodys_standby_while_its_streams_drain() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await scene.owner("r0"), scene.router("r1")
+        standby.start()
+        await scene.clock.sleep(3.0)
+        await owner.parts.member.shut_down()
+        await scene.until(lambda: standby.owns)
+        # It has the handed over state in its mirror still: without the order to end it would be fit.
+        await scene.until(lambda: owner.parts.mirror.read_at is not None)
+        assert not owner.parts.view.status(scene.clock.now()).ready_to_take
+        assert not owner.parts.roster.entry(scene.clock.now()).ready_to_take
+
+    play(script)
+
+
 def test_a_standby_writes_checkpoints_that_keep_the_floor() -> None:
     async def script(scene: Scene) -> None:
         owner, standby = await scene.owner("r0"), scene.router("r1")
