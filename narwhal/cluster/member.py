@@ -76,6 +76,7 @@ class Member:
         self._failed: asyncio.Future[None] | None = None
         self._released = asyncio.Event()
         self._confirmed = False
+        self._reason = ""
         self._troubles = Troubles()
 
     # --- life ------------------------------------------------------------------------------------
@@ -173,7 +174,9 @@ class Member:
                 self._spawn(self._save())
             case Released(token, confirmed):
                 self._end(token)
-                crew.history.note("released", self._epoch, reason="" if confirmed else "unconfirmed")
+                crew.history.note(
+                    "released", self._epoch, reason=self._reason if confirmed else "unconfirmed"
+                )
                 self._confirmed = confirmed
                 self._released.set()
             case Alarm(text):
@@ -236,7 +239,7 @@ class Member:
             self._opening[1].cancel()
         crew.keeper.drain(token)
         self._released.clear()
-        self._confirmed = False
+        self._confirmed, self._reason = False, reason
         await self._farewell(crew.publisher.snapshot(), crew.flusher.flush())
         crew.keeper.release(reason, successor=successor)
         with contextlib.suppress(TimeoutError):

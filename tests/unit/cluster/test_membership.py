@@ -557,6 +557,19 @@ def test_a_router_that_shuts_down_is_nobodys_standby_while_its_streams_drain() -
     play(script)
 
 
+def test_a_release_is_remembered_with_its_reason() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await scene.owner("r0"), scene.router("r1")
+        standby.start()
+        await scene.clock.sleep(3.0)
+        assert await owner.parts.member.give_back("yield")
+        changes = owner.parts.view.cluster(scene.clock.now()).changes
+        released = [one for one in changes if one.kind == "released"]
+        assert [one.reason for one in released] == ["yield"]
+
+    play(script)
+
+
 def test_a_standby_writes_checkpoints_that_keep_the_floor() -> None:
     async def script(scene: Scene) -> None:
         owner, standby = await scene.owner("r0"), scene.router("r1")
