@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import orjson
-
 from narwhal.errors import StoreProtocolError
 from narwhal.model.handoff import LOG_START, EntryKind, LogEntry
 from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView, holder_of
@@ -16,7 +14,7 @@ from narwhal.model.settings import StoreAddress
 from narwhal.ports import RouterEntry
 from narwhal.store.advice import parse_info, warnings
 from narwhal.store.connection import Login
-from narwhal.store.handoff import ScriptHandoffStore
+from narwhal.store.handoff import ScriptHandoffStore, totals
 from narwhal.store.keys import Keys
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.registry import ScriptRegistry
@@ -75,9 +73,10 @@ def public_holder(lease: LeaseView) -> str:
 class RecordReader:
     """One connection; calls one after another. Everything raises StoreError."""
 
-    def __init__(self, address: StoreAddress, password: str) -> None:
+    def __init__(self, address: StoreAddress, password: str, *, scan_calls: int = SCAN_CALLS) -> None:
         self._connection = connection_to(address, Login("narwhal-cluster-command", password))
         self._runner = RedisRunner(self._connection)
+        self._scan_calls = scan_calls
         self._mode = "sentinel" if address.service else "standalone"
 
     async def read(self, cluster: str) -> ClusterRecords:
@@ -87,7 +86,7 @@ class RecordReader:
             lease=lease,
             routers=tuple(await ScriptRegistry(self._runner, cluster).routers(timeout_s=CALL_S)),
             claims=await self._hash(Keys(cluster)["claims"]),
-            totals=_counters(await self._hash(Keys(cluster)["totals"])),
+            totals=await self._totals(cluster),
             changes=await self._changes(cluster),
             server=await self._server(),
         )
@@ -97,23 +96,24 @@ class RecordReader:
 
     async def depose(self, cluster: str, version: LeaseVersion, *, reason: str) -> bool:
         """Ends the tenure of exactly that version; False: another is stored by now. Others still watch T."""
-        keys = Keys(cluster)
-        reply = await self._runner.run(
-            "lease_depose", [keys["lease"], keys["log"]], args=(str(version), reason), timeout_s=CALL_S
-        )
-        return decoded("lease_depose", reply, decode=_deposed)
+        store = ScriptLeaseStore(self._runner, cluster)
+        return await store.depose(version, reason=reason, timeout_s=CALL_S)
 
     async def clusters(self) -> tuple[str, ...]:
-        """Names of the clusters in the store, sorted. Raises StoreProtocolError where SCAN is not allowed."""
+        """Names of all clusters in the store, sorted. Raises StoreProtocolError where SCAN is not allowed, or
+        where it came to no end."""
         found: set[str] = set()
         cursor = b"0"
-        for _ in range(SCAN_CALLS):
+        for _ in range(self._scan_calls):
             words = ("SCAN", cursor, "MATCH", "narwhal:{*}:lease", "COUNT", SCAN_COUNT)
             cursor, names = await self._connection.command(*words, timeout_s=CALL_S)
             found |= {name.decode()[len("narwhal:{") : -len("}:lease")] for name in names}
             if cursor == b"0":
-                break
-        return tuple(sorted(found))
+                return tuple(sorted(found))
+        some = ", ".join(sorted(found)) or "none"
+        raise StoreProtocolError(
+            f"the store holds too many keys to look at all of them (found so far: {some})"
+        )
 
     async def aclose(self) -> None:
         await self._connection.aclose()
@@ -122,6 +122,11 @@ class RecordReader:
         flat = await self._connection.command("HGETALL", key, timeout_s=CALL_S)
         words = [word.decode("utf-8", "replace") for word in flat]
         return dict(zip(words[::2], words[1::2], strict=True))
+
+    async def _totals(self, cluster: str) -> Mapping[str, Counters]:
+        """Fields of a newer version are left out, as the routers do."""
+        flat = await self._connection.command("HGETALL", Keys(cluster)["totals"], timeout_s=CALL_S)
+        return decoded("HGETALL totals", [b"OK", *flat], decode=totals)
 
     async def _changes(self, cluster: str) -> tuple[LogEntry, ...]:
         store, found, last = ScriptHandoffStore(self._runner, cluster), list[LogEntry](), LOG_START
@@ -138,22 +143,6 @@ class RecordReader:
         for section in INFO_SECTIONS:
             info |= parse_info(await self._connection.command("INFO", section, timeout_s=CALL_S))
         return ServerFacts(self._mode, info, warnings(info), round(latency_ms, 3))
-
-
-def _deposed(status: str, _details: list[str]) -> bool:
-    return {"OK": True, "CHANGED": False}[status]
-
-
-def _counters(runs: Mapping[str, str]) -> dict[str, Counters]:
-    """Fields of a newer version are left out, as the routers do."""
-    known = frozenset(Counters.__dataclass_fields__)
-    try:
-        return {
-            run: Counters(**{name: int(n) for name, n in orjson.loads(text).items() if name in known})
-            for run, text in runs.items()
-        }
-    except (ValueError, TypeError, AttributeError) as error:
-        raise StoreProtocolError(f"the stored totals cannot be read: {error}") from error
 
 
 def sum_of(totals: Mapping[str, Counters]) -> Mapping[str, int]:

@@ -76,7 +76,7 @@ class ScriptHandoffStore:
         reply = await self._runner.run(
             "totals_flush", self._keys.of("totals_flush"), args=args, timeout_s=timeout_s
         )
-        return replies.decoded("totals_flush", reply, decode=_totals)
+        return replies.decoded("totals_flush", reply, decode=totals)
 
     async def aclose(self) -> None:
         await self._runner.aclose()
@@ -133,7 +133,8 @@ def _stored(reply: Reply) -> StoredHandoff | None:
         raise StoreProtocolError(f"the stored handoff cannot be read: {error!r}") from error
 
 
-def _totals(status: str, details: list[str]) -> dict[str, Counters]:
+def totals(status: str, details: list[str]) -> dict[str, Counters]:
+    """The counters of all runs, from a reply of run ID, JSON text, run ID, ..."""
     if status != "OK":
         raise ValueError(f"unknown status {status}")
     return {run: _counters(text) for run, text in replies.pairs(details).items()}

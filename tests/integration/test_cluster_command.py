@@ -97,6 +97,15 @@ def test_watch_goes_on_until_ctrl_c(scene: Scene) -> None:
     assert {json.loads(line)["lease"]["router_id"] for line in watching.lines} == {"a"}
 
 
+def test_watch_for_programs_says_that_nobody_answers_and_asks_again() -> None:
+    words = ("cluster", "watch", "--json", "--every", "0.1", "--router", "http://127.0.0.1:1")
+    watching = Process(python("narwhal.cli", *words))
+    watching.wait_for(lambda lines: len(lines) >= 3)
+    watching.send(signal.SIGINT)
+    assert watching.ended() == 0
+    assert all("no answer: http://127.0.0.1:1 gives no answer" in line for line in watching.lines)
+
+
 def test_a_store_that_is_away_and_a_wrong_password_are_one_sentence(scene: Scene) -> None:
     away = narwhal_cluster("status", "--redis-url", "redis://127.0.0.1:1", "--cluster", "simulated")
     assert away.returncode == 1

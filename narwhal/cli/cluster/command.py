@@ -136,12 +136,21 @@ async def _watch_for_ever(options: argparse.Namespace, target: Target) -> None:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     if options.json:
         while True:
-            print(json.dumps(await _look(target)), flush=True)
+            await _tell_one(target)
             await asyncio.sleep(options.every)
     with Live(console=_console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
         while True:
             live.update(await _frame(_look(target)), refresh=True)
             await asyncio.sleep(options.every)
+
+
+async def _tell_one(target: Target) -> None:
+    """One document a line; silence goes to standard error, so that what reads the documents goes on."""
+    try:
+        print(json.dumps(await _look(target)), flush=True)
+    except (StoreUnreachable, CommandFailed) as error:
+        at = datetime.now(UTC).strftime("%H:%M:%S UTC")
+        print(f"narwhal cluster watch: {at}: no answer: {error}", file=sys.stderr, flush=True)
 
 
 async def _frame(look: Awaitable[Document]) -> RenderableType:

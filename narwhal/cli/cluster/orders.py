@@ -34,16 +34,29 @@ async def owner_url(target: Target) -> str:
 
 
 async def hand_over(target: Target, successor: str | None) -> tuple[str, Document]:
-    """Orders the owner to yield; its URL and its cluster document. Raises CommandFailed."""
+    """Orders the owner to yield; its URL and its cluster document. Raises CommandFailed.
+
+    The control key goes only where the lease record or the user says, never where an answer leads.
+    """
     url = await owner_url(target) if target.reads_store else target.router
     status, body = await _post(url, target.key, body={"to": successor})
-    owner = (body.get("owner") or {}).get("url") if status == 503 else None
-    if owner and owner != url:
-        url = str(owner)
+    if status == 503 and target.reads_store and (now := await owner_url(target)) != url:
+        url = now
         status, body = await _post(url, target.key, body={"to": successor})
     if status == 200:
         return url, body
+    if status == 503 and (owner := _other_owner(url, body)):
+        raise CommandFailed(
+            f"{url} is not the owner and names {owner}: if you trust that, pass --router {owner}"
+        )
     raise CommandFailed(f"{url} refused ({status}): {_why(status, body)}")
+
+
+def _other_owner(url: str, body: Document) -> str:
+    """The owner that a refusal names, "" for none or for the one that was asked."""
+    owner = body.get("owner")
+    named = str(owner.get("url") or "") if isinstance(owner, dict) else ""
+    return "" if named == url else named
 
 
 async def _post(url: str, key: str, *, body: Document) -> tuple[int, Document]:
