@@ -1,6 +1,6 @@
 """Every rule of the cluster contract that can be broken here, with what notices when it is.
 
-A rule marked in the contract with a flag, or named by the issue that asked for this, has an entry. `scene`
+A rule marked in the contract with a flag, or that the design wants broken on purpose, has an entry. `scene`
 does no harm while the rule holds; while it is broken (`tests.support.broken_rules`), the checkers must find
 what `caught` says.
 """
