@@ -84,6 +84,8 @@ async def _run(rows: Mapping[str, Row], plan: Plan, *, options: argparse.Namespa
         folder.held = all(document["held"] for document in documents)
     if folder.held:
         console.print(HELD)
+    if missed := [document["name"] for document in documents if document["goal_met"] is False]:
+        console.print(f"Slower than the goal here: {', '.join(missed)}.")
     return 0 if folder.held else 1
 
 

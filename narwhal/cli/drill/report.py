@@ -7,12 +7,12 @@ import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 
 from narwhal import __version__
-from narwhal.cli.drill.rows import ROWS
+from narwhal.cli.drill.rows import ROWS, Row
 from narwhal.cli.drill.run import Outcome, Plan
 from narwhal.cli.drill.traffic import Ending
 from narwhal.cli.drill.verdict import broken
@@ -39,6 +39,7 @@ def row_document(outcome: Outcome, plan: Plan) -> Document:
         "goal_s": {"most": outcome.row.goal_s, "median": outcome.row.typical_s},
         "detection_s": figures(detections),
         "takeover_s": figures(takeovers),
+        "goal_met": goal_met(outcome.row, takeovers),
         "served_again_s": figures(_served_again(outcome)),
         "requests": {
             "sent": outcome.sent,
@@ -55,6 +56,15 @@ def row_document(outcome: Outcome, plan: Plan) -> Document:
         "broken": sentences,
         "held": not sentences,
     }
+
+
+def goal_met(row: Row, takeovers: Sequence[float]) -> bool | None:
+    """Whether the median and the 99th percentile are below their goals, with no slack for a busy machine.
+    None: there was no takeover to judge."""
+    if row.goal_s is None or not takeovers:
+        return None
+    late = share(takeovers, 0.99) or 0.0
+    return late < row.goal_s and (row.typical_s is None or statistics.median(takeovers) < row.typical_s)
 
 
 def figures(values: Sequence[float]) -> Document:
@@ -134,6 +144,7 @@ def table(rows: Sequence[Document]) -> Table:
         "takeover",
         "most",
         "goal",
+        "met",
         "sent",
         "failed",
         "cut",
@@ -152,6 +163,7 @@ def table(rows: Sequence[Document]) -> Table:
             _seconds(row["takeover_s"]["median"]),
             _seconds(row["takeover_s"]["most"]),
             _goal(row),
+            _MET[row["goal_met"]],
             str(requests["sent"]),
             str(requests["failed"]),
             str(requests["cut"]),
@@ -159,6 +171,9 @@ def table(rows: Sequence[Document]) -> Table:
             "held" if row["held"] else "BROKEN",
         )
     return result
+
+
+_MET: Final = {True: "yes", False: "NO", None: "-"}
 
 
 def _goal(row: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from narwhal.cli.drill import main
 from narwhal.cli.drill.machines import balancer_config
-from narwhal.cli.drill.report import figures, share
+from narwhal.cli.drill.report import figures, goal_met, share
 from narwhal.cli.drill.rows import ROWS
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -17,6 +17,22 @@ ROOT = Path(__file__).resolve().parents[4]
 def test_figures_of_fifty_runs() -> None:
     found = figures([n / 100 for n in range(1, 51)])
     assert (found["median"], found["p99"], found["most"]) == (0.255, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "takeovers", "met"),
+    [
+        ("restart", [0.03, 0.04, 0.14], True),
+        ("restart", [0.03, 0.06, 0.07], False),  # the median
+        ("restart", [0.03, 0.04, 0.16], False),  # the worst
+        ("kill", [0.29], True),
+        ("kill", [0.31], False),
+        ("kill", [], None),
+        ("store-frozen", [], None),
+    ],
+)
+def test_goals_are_judged_without_slack(name: str, takeovers: list[float], met: bool | None) -> None:
+    assert goal_met(ROWS[name], takeovers) is met
 
 
 def test_no_runs_have_no_figures() -> None:
