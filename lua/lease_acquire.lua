@@ -114,6 +114,10 @@ redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'state', 'held', 'token', token, 'seq', '0', 'epoch', text(epoch),
   'ttl_ms', ARGV[5], 'inc', inc, 'life', life, 'sure', '1', 'replicas', text(replicas),
   'acquired_ms', text(now), 'renewed_ms', text(now), unpack(ARGV, 7))
+if lease.state == 'released' then
+  -- Who did not see the release, or starts later, still learns why it came to this owner.
+  redis.call('HSET', KEYS[1], 'prior_epoch', lease.epoch, 'prior_reason', lease.reason or '')
+end
 redis.call('SET', KEYS[2], text(epoch))
 redis.call('DEL', KEYS[5])
 -- `after`: the id that the log ended with, so that a reader can tell a hole from a new owner.

@@ -13,6 +13,7 @@ from narwhal.cluster.trouble import Troubles
 from narwhal.errors import StoreError
 from narwhal.model.control import OwnerRef, RouterRole, role_of
 from narwhal.model.handoff import EntryKind, LogEntry
+from narwhal.model.leadership import LeaseSight
 from narwhal.policy.claims import (
     CLAIM_REASON,
     REPEAT_S,
@@ -190,6 +191,10 @@ class ClaimCourt:
             self._ports.recorder.event("yield_by_claim", fields)
         return verdict.successor
 
+    def resting(self, now: float) -> bool:
+        """Nobody claims or yields by claim now: a lease was released by a claim not long ago."""
+        return self._truce.holds(now)
+
     def _unheard(self, now: float) -> str:
         """Counts from when there was a standby to be heard and a lease to be asked about."""
         standbys = {one.router_id for one in self._roster.standbys()}
@@ -206,6 +211,11 @@ class ClaimCourt:
             self._told[claimant] = (self._gate.epoch, why)
             fields = {"router_id": claimant, "epoch": self._gate.epoch, "reason": why}
             self._ports.recorder.event("claim_ignored", fields)
+
+    def looked(self, sight: LeaseSight) -> None:
+        """The lease tells it too, to a router whose log is trimmed or silent and to one that starts later."""
+        if sight.claim_epoch:
+            self._truce.began(sight.claim_epoch, self._ports.clock.now() - sight.claim_age_s)
 
     def saw(self, entry: LogEntry) -> None:
         """A release by a claim, whoever's, begins a truce for all who read of it."""

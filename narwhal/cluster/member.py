@@ -183,6 +183,7 @@ class Member:
                 log.error("lease: %s", text)
                 crew.recorder.event("lease_alarm", {"text": text})
             case LeaseSight():
+                crew.court.looked(told)
                 crew.mirror.followed |= crew.history.saw(told)
         crew.gate.changed()
 

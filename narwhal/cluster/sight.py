@@ -9,6 +9,7 @@ from narwhal.errors import StoreError
 from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import LeaseState, LeaseView, holder_of
+from narwhal.policy.claims import CLAIM_REASON
 from narwhal.policy.election import Election
 from narwhal.policy.phases import HOLDING
 from narwhal.policy.tenure import Tenure
@@ -74,6 +75,7 @@ def _seen(machine: Election, view: LeaseView | None) -> LeaseSight:
     if view is None or view.state is None or view.version is None:
         return LeaseSight()
     owned = view.state is LeaseState.HELD
+    claim_epoch, claim_age_s = _released_by_claim(view)
     return LeaseSight(
         record=view.state.value,
         epoch=view.epoch,
@@ -82,4 +84,18 @@ def _seen(machine: Election, view: LeaseView | None) -> LeaseSight:
         seq=view.version.seq,
         ttl_s=view.ttl_ms / 1000,
         released_at=machine.candidacy.watch.released_at,
+        claim_epoch=claim_epoch,
+        claim_age_s=claim_age_s,
     )
+
+
+def _released_by_claim(view: LeaseView) -> tuple[int, float]:
+    """The epoch that was released by a claim, and how long before the last renewal; (0, 0.0) for none.
+
+    Both times are the server's own, of one record: they begin a truce and decide no ownership.
+    """
+    if view.state is LeaseState.RELEASED and view.reason == CLAIM_REASON:
+        return view.epoch, 0.0
+    if view.state is LeaseState.HELD and view.prior_reason == CLAIM_REASON:
+        return view.prior_epoch, max(0, view.renewed_ms - view.acquired_ms) / 1000
+    return 0, 0.0

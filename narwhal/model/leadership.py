@@ -13,7 +13,9 @@ class LeaseSight:
 
     `record` is held, released, vacant, or none (nothing stored or never seen). `epoch`, `holder` and
     `owner` are the record's. `released_at` (on `Clock.now`): when the present version was first seen
-    released, None while it is not. `floor` and `ttl_ms_max` are what a checkpoint must keep.
+    released, None while it is not. `claim_epoch`: the epoch that was released by a claim, at last
+    `claim_age_s` ago, 0 where the record tells of none. `floor` and `ttl_ms_max` are what a checkpoint
+    must keep.
     """
 
     state: RouterState = RouterState.STARTING
@@ -24,6 +26,8 @@ class LeaseSight:
     seq: int = 0
     ttl_s: float | None = None
     released_at: float | None = None
+    claim_epoch: int = 0
+    claim_age_s: float = 0.0
     floor: int = 0
     ttl_ms_max: int = 0
     store_reachable: bool = False

@@ -75,6 +75,9 @@ class LeaseView:
     sure: bool = False
     successor: str = ""
     reason: str = ""
+    prior_epoch: int = 0
+    """Of a held record: the epoch that was released for it, 0 for none, and `prior_reason` why."""
+    prior_reason: str = ""
     replicas: int = 0
     connected_replicas: int = 0
     deposed: bool = False

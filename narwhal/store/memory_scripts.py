@@ -126,6 +126,8 @@ def lease_acquire(data: Data, call: Call) -> list[Word]:
     most = max(int(replicas), int(lease["replicas"]), call.replicas)
     data.lease = _held(call, token=token, seq="0", epoch=str(epoch), ttl_ms=ttl_ms)
     data.lease |= {"life": life, "sure": "1", "replicas": str(most), **_pairs(call.args[6:])}
+    if lease["state"] == "released":
+        data.lease |= {"prior_epoch": lease["epoch"], "prior_reason": lease.get("reason", "")}
     data.epoch = epoch
     data.claims = {}
     body = {

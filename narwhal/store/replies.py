@@ -116,6 +116,8 @@ def _record(fields: Mapping[str, str]) -> dict[str, object]:
         "sure": fields.get("sure") == "1",
         "successor": fields.get("successor", ""),
         "reason": fields.get("reason", ""),
+        "prior_epoch": int(fields.get("prior_epoch", "0")),
+        "prior_reason": fields.get("prior_reason", ""),
         "replicas": int(fields.get("replicas", "0")),
         "deposed": fields.get("deposed") == "1",
         "fields": dict(fields),

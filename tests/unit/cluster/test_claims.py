@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from narwhal.policy.claims import TRUCE_S
-from tests.unit.cluster.cluster_rig import Router, Scene, play
+from tests.unit.cluster.cluster_rig import DeadFeed, Router, Scene, play
 
 SICK = "monitoring degraded: handoff OSError"
 
@@ -154,6 +154,70 @@ def test_a_third_router_keeps_the_truce_too() -> None:
         await scene.until(lambda: standby.owns or third.owns, limit_s=5.0)
         successor = standby if standby.owns else third
         assert await stays(scene, lambda: successor.owns, TRUCE_S - 5.0)
+
+    play(script)
+
+
+def test_a_third_router_that_reads_no_log_keeps_the_truce_too() -> None:
+    """Its feed is silent, and the successor's first snapshot trims the release: the lease tells it."""
+
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        third = scene.router("c", feed=DeadFeed(scene.server))
+        third.start()
+        await scene.clock.sleep(5.0)
+        sicken(owner)
+        await scene.until(lambda: standby.owns, limit_s=5.0)
+        await scene.clock.sleep(1.0)
+        assert third.parts.court.resting(scene.clock.now())
+        assert not third.parts.court.resting(scene.clock.now() + TRUCE_S)
+
+    play(script)
+
+
+def test_a_router_that_starts_after_a_yield_by_claim_rests_for_what_is_left() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        sicken(owner)
+        await scene.until(lambda: standby.owns, limit_s=5.0)
+        moved = scene.clock.now()
+        await scene.clock.sleep(20.0)
+        late = scene.router("c", feed=DeadFeed(scene.server))
+        late.start()
+        await scene.clock.sleep(3.0)
+        assert late.parts.court.resting(moved + TRUCE_S - 2.0)
+        assert not late.parts.court.resting(moved + TRUCE_S + 2.0)
+
+    play(script)
+
+
+def test_a_yield_by_claim_that_is_heard_of_in_several_ways_is_one() -> None:
+    """Log, released record and successor's record: a second yield would double the truce."""
+
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        third = scene.router("c")
+        third.start()
+        await scene.clock.sleep(5.0)
+        sicken(owner)
+        await scene.until(lambda: standby.owns or third.owns, limit_s=5.0)
+        moved = scene.clock.now()
+        await scene.clock.sleep(5.0)
+        for router in (owner, standby, third):
+            assert router.parts.court.resting(moved + TRUCE_S - 1.0)
+            assert not router.parts.court.resting(moved + TRUCE_S + 1.0)
+
+    play(script)
+
+
+def test_a_lease_that_was_given_back_for_another_reason_begins_no_truce() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        await owner.parts.member.give_back("yield")
+        await scene.until(lambda: standby.owns, limit_s=5.0)
+        await scene.clock.sleep(1.0)
+        assert not standby.parts.court.resting(scene.clock.now())
+        assert not owner.parts.court.resting(scene.clock.now())
 
     play(script)
 
