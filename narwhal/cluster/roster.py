@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import inf
 
 from narwhal.cluster.failsafe import AddressBook
+from narwhal.cluster.fitness import newest_ms, unfit
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.lease_loop import LeaseKeeper
 from narwhal.cluster.mirror import Mirror
@@ -20,8 +21,6 @@ from narwhal.ports import Registry, RouterEntry
 
 REFRESH_S = 2.0
 CALL_S = 0.8
-SILENT_MS = 6_000
-"""Three announcements missed: whoever is behind the entry is taken for dead."""
 TAKEN = "router ID {} is taken: a live router of this cluster has it"
 
 
@@ -138,11 +137,6 @@ class Roster:
 
     # --- the others --------------------------------------------------------------------------------
 
-    def is_live(self, entry: RouterEntry) -> bool:
-        """Heard of by the store lately, compared with whom it heard last."""
-        newest_ms = max((one.seen_ms for one in self.routers), default=0)
-        return newest_ms - entry.seen_ms <= SILENT_MS
-
     def standbys(self) -> tuple[RouterEntry, ...]:
         """Other routers that live and could take over, as last read."""
         mine = self._entry.router_id
@@ -160,11 +154,7 @@ class Roster:
         return self._unfit(entry)
 
     def _unfit(self, entry: RouterEntry) -> str:
-        if not self.is_live(entry):
-            return f"router {entry.router_id} has not been heard of for over {SILENT_MS // 1000} s"
-        if entry.role != RouterRole.STANDBY.value or not entry.ready_to_take:
-            return f"router {entry.router_id} is not ready to take over"
-        return ""
+        return unfit(entry, newest_ms(self.routers))
 
     async def leave(self) -> None:
         """Deletes the own entry, for good: a successor under the same ID waits for it. Raises StoreError."""

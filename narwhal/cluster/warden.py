@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from narwhal.clock import Clock
+from narwhal.cluster.fitness import newest_ms, unfit
 from narwhal.errors import StoreError
 from narwhal.model.legacy import Legacy, ToldToken
 from narwhal.model.request import Counters
@@ -100,11 +101,12 @@ class Settlement:
 
 
 async def somebody_is_ready(registry: Registry, *, but: str) -> bool:
-    """Whether a standby other than the router `but` says that it is ready to take over. A store that does
-    not answer says no."""
+    """Whether a standby other than the router `but` lives and is ready to take over. A store that does not
+    answer says no."""
     try:
         routers = await registry.routers(timeout_s=CALL_S)
     except StoreError as error:
         log.warning("whether a standby is ready cannot be read: %s", error)
         return False
-    return any(one.ready_to_take and one.router_id != but for one in routers)
+    newest = newest_ms(routers)
+    return any(one.router_id != but and not unfit(one, newest) for one in routers)

@@ -212,6 +212,35 @@ def test_who_could_take_over_is_another_router_that_says_so(
     play(script)
 
 
+def test_the_entry_of_a_standby_that_died_too_is_nobody_who_could_take_over() -> None:
+    """It lives 15 s after its last word: the router that stands still was heard of later."""
+
+    async def script(scene: Scene) -> None:
+        estate = Estate(scene, Legacy("a", "run"))
+        registry = estate.stores.registry
+        owner = RouterEntry("a", "run", "active", "http://a")
+        standby = RouterEntry("b", "run-2", "standby", "http://b", ready_to_take=True)
+        await registry.announce(standby, timeout_s=1.0)
+        await scene.clock.sleep(5.0)
+        await registry.announce(owner, timeout_s=1.0)
+        assert await somebody_is_ready(registry, but="a")
+        await scene.clock.sleep(2.0)
+        await registry.announce(owner, timeout_s=1.0)
+        assert not await somebody_is_ready(registry, but="a")
+
+    play(script)
+
+
+def test_only_a_standby_could_take_over() -> None:
+    async def script(scene: Scene) -> None:
+        estate = Estate(scene, Legacy("a", "run"))
+        other = RouterEntry("b", "run-2", "active", "http://b", ready_to_take=True)
+        await estate.stores.registry.announce(other, timeout_s=1.0)
+        assert not await somebody_is_ready(estate.stores.registry, but="a")
+
+    play(script)
+
+
 def test_a_silent_store_knows_no_standby() -> None:
     async def script(scene: Scene) -> None:
         estate = Estate(scene, Legacy("a", "run"))
