@@ -37,11 +37,27 @@ class HealthChecks:
         self._timeout_s = timeout_s
         self._open: dict[str, asyncio.Task[None]] = {}
         self._starting: asyncio.Task[None] | None = None
+        self._replaced: set[asyncio.Task[None]] = set()
+        """Cancelled, and not ended yet."""
 
     def ask(self, engines: Sequence[str]) -> None:
         """Begins to check these engines, those with a check under way aside. Never waits."""
         if engines and (self._starting is None or self._starting.done()):
             self._starting = asyncio.create_task(self._start(engines), name="health-checks")
+
+    def introduce(self, engines: Sequence[str]) -> None:
+        """Begins to check all of these engines anew. Never waits.
+
+        For a new epoch: a check under way may have been sent without it.
+        """
+        for task in (self._starting, *self._open.values()):
+            if task is not None and not task.done():
+                self._replaced.add(task)
+                task.add_done_callback(self._replaced.discard)
+                task.cancel()
+        self._starting = None
+        self._open = {iid: task for iid, task in self._open.items() if task not in self._replaced}
+        self.ask(engines)
 
     def take_in(self) -> None:
         """Forgets the checks that have ended. Raises what one ended with, if not by the engine's doing."""
@@ -68,7 +84,7 @@ class HealthChecks:
                 self._fleet.healthy(iid, self._clock.now())
 
     async def aclose(self) -> None:
-        tasks = [task for task in (self._starting, *self._open.values()) if task is not None]
+        tasks = [task for task in (self._starting, *self._open.values(), *self._replaced) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -116,7 +116,7 @@ class Router:
             clock=clock,
             timeout_s=config.engine.health_timeout_s,
         )
-        self.control.when_restoring(lambda: self.checks.ask(self.fleet.engines))
+        self.control.when_restoring(lambda: self.checks.introduce(self.fleet.engines))
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
         self.card = ModelCard(

@@ -114,6 +114,7 @@ async def test_nothing_of_a_clients_headers_reaches_an_engine():
 class Sweep:
     fleet: Fleet
     gate: Owner
+    checks: HealthChecks
     stage: LivenessStage
     stands: list[Stand]
 
@@ -131,7 +132,7 @@ async def sweep(*, stamp: str | None, count: int = 3) -> AsyncIterator[Sweep]:
         )
         checks = HealthChecks(control, fleet=fleet, gate=gate, clock=SystemClock(), timeout_s=2.0)
         stage = LivenessStage(checks, fleet=fleet, everyone=lambda: stamp is not None)
-        yield Sweep(fleet, gate, stage, list(stands))
+        yield Sweep(fleet, gate, checks, stage, list(stands))
         await stage.aclose()
         await control.aclose()
 
@@ -184,3 +185,25 @@ async def test_an_engine_that_hangs_or_is_ill_owes_its_check_on_and_is_asked_onc
         ill.healthy_no_more = False
         await made.stage.run(5.0)
         await until(lambda: made.fleet.owing() == ("e1",), "the ill one is well")
+
+
+async def test_a_new_owner_tells_every_engine_its_epoch_also_those_that_are_just_being_checked():
+    """A check that began before the takeover may carry no epoch, or the one before."""
+    async with sweep(stamp="demo/5", count=20) as made:
+        engines = [stand.engine for stand in made.stands]
+        for engine in engines:
+            engine.order(parse_fault({"fault": "hang", "leg": "health", "count": 1}))
+        made.checks.ask(made.fleet.engines)
+        await until(lambda: made.seen() == [1] * 20, "every engine is being checked")
+        made.checks.introduce(made.fleet.engines)
+        await until(lambda: made.seen() == [2] * 20, "every engine is asked anew")
+        await made.stage.run(1.0)
+
+
+async def test_a_new_owner_tells_every_engine_also_while_another_round_of_checks_begins():
+    async with sweep(stamp="demo/5", count=20) as made:
+        made.checks.ask(("e3",))
+        made.checks.introduce(made.fleet.engines)
+        engines = [stand.engine for stand in made.stands]
+        await until(lambda: all(engine.epochs.highest == {"demo": 5} for engine in engines), "all learn")
+        await made.stage.run(1.0)
