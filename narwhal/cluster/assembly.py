@@ -266,7 +266,8 @@ def assemble(
     roster.engines = frozenset(settings.identity.engines)
     roster.max_age_s = settings.max_handoff_age_s
     roster.resident = lambda: sum(legs.prefill + legs.decode for legs in owned.fleet.resident().values())
-    member = Member(crew, max_age_s=settings.max_handoff_age_s, resume=settings.resume)
+    ttl_s, max_age_s = settings.timings.ttl_s, settings.max_handoff_age_s
+    member = Member(crew, max_age_s=max_age_s, ttl_s=ttl_s, resume=settings.resume)
     view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=roster, history=crew.history)
     yielding = Yielding(member, roster, gate=gate, clock=clock)
     return Membership(

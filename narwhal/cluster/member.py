@@ -36,8 +36,8 @@ UPKEEP_S = 0.25
 CHECKPOINT_S = 1.0
 log = logging.getLogger("narwhal.cluster")
 
-RELEASE_S = 6.0
-"""The keeper repeats a release for T; nobody waits much longer for it."""
+RELEASE_MARGIN_S = 1.0
+"""The keeper repeats a release for T; nobody waits longer for it than this above."""
 FAREWELL_S = 1.0
 """Snapshot and flush of a yield together; what is not done by then is skipped."""
 
@@ -65,9 +65,10 @@ class Crew:
 class Member:
     """One router of the cluster. Main loop only."""
 
-    def __init__(self, crew: Crew, *, max_age_s: float, resume: bool) -> None:
+    def __init__(self, crew: Crew, *, max_age_s: float, ttl_s: float, resume: bool) -> None:
         self._crew = crew
         self._max_age_s = max_age_s
+        self._release_s = ttl_s + RELEASE_MARGIN_S
         self._resume = resume
         self._opening: tuple[str, asyncio.Task[None]] | None = None
         self._epoch = 0
@@ -244,7 +245,7 @@ class Member:
         await self._farewell(crew.publisher.snapshot(), crew.flusher.flush())
         crew.keeper.release(reason, successor=successor)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RELEASE_S):
+            async with asyncio.timeout(self._release_s):
                 await self._released.wait()
         return self._confirmed
 

@@ -13,6 +13,7 @@ from narwhal.model.engine import EngineSpec, Role
 from narwhal.model.handoff import CheckpointRecord, LogPosition
 from narwhal.model.placement import Demand
 from narwhal.model.request import Outcome
+from narwhal.model.settings import LeaseTimings
 from narwhal.policy.handoff_codec import to_fields
 from narwhal.ports import FeedBatch
 from tests.unit.cluster.cluster_rig import DeadFeed, Router, Scene, play
@@ -461,6 +462,16 @@ def test_resume_with_only_a_torn_document_is_refused_and_a_good_one_beside_it_is
         good.write(CheckpointRecord(to_fields(document)))
         resumed = await scene.owner("r1", resume=True, checkpoint=good)
         assert "saved_state_left" in resumed.book.kinds()
+
+    play(script)
+
+
+def test_a_release_is_awaited_for_as_long_as_it_is_repeated_also_with_a_long_ttl() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("r0", timings=replace(LeaseTimings(), ttl_s=12.0))
+        scene.loop.call_later(9.0, lambda: setattr(scene.server, "down", False))
+        scene.server.down = True
+        assert await owner.parts.member.give_back("yield") is True
 
     play(script)
 
