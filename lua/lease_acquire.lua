@@ -18,7 +18,7 @@
 --   HELD owner epoch            another version than expected
 --   NEWSERVER inc               another incarnation than watched
 --   NONE                        nothing is stored: plant a marker
---   BADFLOOR                    the floor is above 2^52
+--   BADFLOOR                    the floor, or the epoch to be granted, is above 2^52
 
 -- Read inside the script: an answer must not mix two lives of a server.
 local function incarnation()
@@ -75,8 +75,9 @@ end
 -- written are allowed too. On a replica it fails here, before anything is decided from old data.
 redis.call('HDEL', KEYS[1], '-')
 
+local most = 4503599627370496
 local token, floor = ARGV[1], tonumber(ARGV[4])
-if floor > 4503599627370496 then
+if floor > most then
   return {'BADFLOOR'}
 end
 local lease = hash(KEYS[1])
@@ -108,6 +109,9 @@ local epoch = math.max(
   floor,
   math.floor(now / 1000)
 ) + 1
+if epoch > most then
+  return {'BADFLOOR'}
+end
 local life = inc .. '/' .. token .. ':0'
 local replicas = math.max(tonumber(ARGV[6]), tonumber(lease.replicas or '0'), replicas_online())
 redis.call('DEL', KEYS[1])

@@ -24,6 +24,10 @@ HANDOVER_S = 2.0
 """How long a handover is believed to be under way. How long *one request* waits for its end is its caller's
 limit (500 ms): bounding the handover by that would let late requests burn their retries in a moment."""
 
+BELIEVED = 2**33
+"""How far above ours an engine's epoch may be. Epochs follow the store's clock in seconds: an honest one is
+never centuries ahead, and such a one would use up the numbers that are left (`MAX_EPOCH`) for good."""
+
 STANDBY = "standby"
 STORE_UNAVAILABLE = "lease store unavailable"
 SHUTTING_DOWN = "shutting down"
@@ -197,6 +201,17 @@ class LeasedGate:
                 ours = grip.epoch if grip else "none"
                 log.warning(
                     "engine %s calls ours a stale epoch and knows %d (ours: %s): left", iid, epoch, ours
+                )
+            return False
+        if epoch > grip.epoch + BELIEVED:
+            if self._last_liar != (iid, epoch):
+                self._last_liar = (iid, epoch)
+                log.error(
+                    "engine %s claims epoch %d, which no owner can have reached (ours: %d): "
+                    "left; restart the engine if it refuses our requests",
+                    iid,
+                    epoch,
+                    grip.epoch,
                 )
             return False
         if not grip.fenced_why:

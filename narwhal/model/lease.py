@@ -11,7 +11,7 @@ from narwhal.model.handoff import LOG_START, LogPosition
 from narwhal.model.process import ProcessMark
 
 MAX_EPOCH = 2**52
-"""Epochs above this are refused as floors: Lua numbers stay exact below 2^53."""
+"""Epochs above this are never granted and refused as floors: Lua numbers stay exact below 2^53."""
 
 
 def holder_of(router_id: str, token: str) -> str:
@@ -154,7 +154,7 @@ class NothingStored:
 
 @dataclass(frozen=True, slots=True)
 class BadFloor:
-    """The floor is above MAX_EPOCH: alarmed, never granted."""
+    """The floor, or the epoch to be granted, is above MAX_EPOCH: alarmed, never granted."""
 
 
 AcquireReply = Acquired | HeldBy | NewServer | NothingStored | BadFloor

@@ -121,6 +121,8 @@ def lease_acquire(data: Data, call: Call) -> list[Word]:
         return ["HELD", lease.get("owner", ""), lease["epoch"]]
     stored = (data.epoch, int(lease["epoch"]), data.log_top.epoch, int(data.handoff.get("epoch", 0)))
     epoch = max(*stored, int(floor), call.now_ms // 1000) + 1
+    if epoch > MAX_EPOCH:
+        return ["BADFLOOR"]
     life = f"{call.inc}/{token}:0"
     before = data.log_top
     most = max(int(replicas), int(lease["replicas"]), call.replicas)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
+
 from narwhal.model.handoff import LogPosition
 from narwhal.model.lease import (
     MAX_EPOCH,
@@ -130,14 +132,19 @@ def test_the_epoch_is_above_everything_that_remembers(play, backend):
     assert play(lambda s: take(s)).epoch > time.time() - 3600, "the server's calendar is the last memory"
 
 
-def test_a_floor_above_two_to_the_52_is_refused(play):
-    async def scenario(s):
-        highest = await take(s, floor=MAX_EPOCH)
-        return await acquire(s, await peek(s), "tb", B, floor=MAX_EPOCH + 1), highest, await peek(s)
+@pytest.mark.parametrize("floor", [MAX_EPOCH, MAX_EPOCH + 1])
+def test_an_epoch_above_two_to_the_52_is_never_granted(play, floor):
+    """Files, documents and engines refuse such an epoch: its owner could not hand over."""
 
-    refused, highest, view = play(scenario)
+    async def scenario(s):
+        highest = await take(s, floor=MAX_EPOCH - 1)
+        held = await peek(s)
+        return highest, held, await acquire(s, held, "tb", B, floor=floor), await peek(s)
+
+    highest, held, refused, view = play(scenario)
     assert refused == BadFloor()
-    assert highest.epoch == view.epoch == view.epoch_key == MAX_EPOCH + 1
+    assert highest.epoch == held.epoch == view.epoch == view.epoch_key == MAX_EPOCH
+    assert view.version == held.version
 
 
 def test_the_same_token_again_is_told_its_epoch_and_writes_nothing(play):

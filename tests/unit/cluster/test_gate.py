@@ -262,6 +262,27 @@ def test_an_epoch_that_is_not_higher_proves_nothing_and_is_said_once(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("epoch", [7 + 2**33 + 1, 2**52 - 1])
+def test_an_epoch_that_no_owner_can_have_reached_ends_nothing_and_is_said_once(
+    gate: LeasedGate, superseded: list[tuple[str, int, str]], caplog: pytest.LogCaptureFixture, epoch: int
+) -> None:
+    """Taken as a floor, it would use up the epochs that are left: nobody could ever own again."""
+    opened(gate)
+    for _ in range(1000):
+        assert not gate.overruled("e0", epoch)
+    assert (superseded, gate.may_admit(0.0)) == ([], True)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert f"engine e0 claims epoch {epoch}" in caplog.text
+
+
+def test_the_highest_epoch_that_is_believed_is_a_margin_above_the_own(
+    gate: LeasedGate, superseded: list[tuple[str, int, str]]
+) -> None:
+    opened(gate)
+    assert gate.overruled("e0", 7 + 2**33)
+    assert len(superseded) == 1
+
+
 def test_without_a_lease_of_ones_own_there_is_nothing_to_end(
     gate: LeasedGate, superseded: list[tuple[str, int, str]]
 ) -> None:
