@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ from narwhal.clock import Clock
 from narwhal.cluster.failsafe import PledgeRounds
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.sight import Lookout, StoreMeter
+from narwhal.cluster.trouble import Bugs
 from narwhal.errors import InvariantViolation, StoreError, StoreProtocolError
 from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.handover import PledgeAnswer, PledgeQuestion
@@ -102,6 +105,8 @@ class LeaseKeeper:
         self._meter = StoreMeter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._early: list[Callable[[], None]] = []
+        self._posting = threading.Lock()
+        self._bugs = Bugs()
         self._sleeper: asyncio.Future[None] | None = None
         self.standing = Standing()
         """Swapped whole by the main loop."""
@@ -159,14 +164,16 @@ class LeaseKeeper:
         self._post(lambda: None)
 
     def _post(self, command: Callable[[], None]) -> None:
-        if self._loop is None:
-            self._early.append(command)
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._command, command)
+        with self._posting, contextlib.suppress(RuntimeError):  # closed: the keeper has ended
+            if self._loop is None:
+                self._early.append(command)
+            else:
+                self._loop.call_soon_threadsafe(self._command, command)
 
     def _command(self, command: Callable[[], None]) -> None:
-        command()
-        self._show()
+        with self._bugs:
+            command()
+            self._show()
         if self._sleeper is not None:
             self._sleeper.cancel()
 
@@ -174,11 +181,13 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Keeps and seeks the lease until stopped. Raises StoreProtocolError at start if the server cannot
-        be used at all; later such an answer is no answer."""
-        self._loop = asyncio.get_running_loop()
+        be used at all; later such an answer is no answer. Raises what a command raised: a bug."""
+        with self._posting:
+            self._loop = asyncio.get_running_loop()
         for command in self._early:
             command()
         while True:
+            self._bugs.check()
             now = self._clock.now()
             self._apply(self._machine.tick(now))
             intent = self._machine.next(now, self._inputs(now))
@@ -237,6 +246,7 @@ class LeaseKeeper:
 
         async def attempt() -> bool:
             nonlocal first
+            self._bugs.check()
             now = self._clock.now()
             self._apply(self._machine.tick(now))
             call, first = first or self._machine.again(now, main_alive=self._main_alive(now)), None

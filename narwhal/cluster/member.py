@@ -25,7 +25,7 @@ from narwhal.cluster.pulse import Pulse
 from narwhal.cluster.roster import Roster
 from narwhal.cluster.start import StartChecks
 from narwhal.cluster.takeover import Saved, Takeover
-from narwhal.cluster.trouble import Troubles
+from narwhal.cluster.trouble import Bugs, Troubles
 from narwhal.errors import StoreError
 from narwhal.model.leadership import LeaseSight
 from narwhal.policy.claims import CLAIM_REASON
@@ -79,12 +79,14 @@ class Member:
         self._confirmed = False
         self._reason = ""
         self._troubles = Troubles()
+        self._bugs = Bugs()
 
     # --- life ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Works until cancelled. Raises ConfigError (exit 2) or SavedStateError (exit 3) from the checks
         at start, and whatever bug shows in one of its tasks."""
+        self._bugs.check()
         self._failed = asyncio.get_running_loop().create_future()
         crew = self._crew
         for work in (
@@ -146,7 +148,11 @@ class Member:
         """A task that raised is a bug or a refusal to start: `run` raises it."""
         self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
-        if error is not None and self._failed is not None and not self._failed.done():
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
 
     async def _cancel(self, *tasks: asyncio.Task[Any] | None) -> None:
@@ -159,7 +165,13 @@ class Member:
     # --- what the keeper tells -------------------------------------------------------------------
 
     def take(self, told: Effect | LeaseSight) -> None:
-        """One effect or the new sight, on the main loop."""
+        """One effect or the new sight, on the main loop. What goes wrong with it is raised by `run`."""
+        with self._bugs:
+            self._take(told)
+        if self._bugs.first is not None:
+            self._fail(self._bugs.first)
+
+    def _take(self, told: Effect | LeaseSight) -> None:
         crew = self._crew
         match told:
             case Granted(token):

@@ -7,10 +7,37 @@ without the right for one command, that would otherwise be tried again for ever 
 from __future__ import annotations
 
 import logging
+from types import TracebackType
 
 from narwhal.errors import StoreError, StoreProtocolError
 
 log = logging.getLogger("narwhal.cluster")
+
+
+class Bugs:
+    """What callbacks raise, which nobody awaits: `with bugs:` keeps the first for who raises it.
+
+    An event loop only logs such an error, and the process would go on half alive.
+    """
+
+    __slots__ = ("first",)
+
+    def __init__(self) -> None:
+        self.first: Exception | None = None
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.first = self.first or error
+        return True
+
+    def check(self) -> None:
+        """Raises what was kept."""
+        if self.first is not None:
+            raise self.first
 
 
 class Troubles:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.lease_loop import KeeperLinks, LeaseKeeper, Standing
-from narwhal.errors import StoreProtocolError, StoreUnreachable
+from narwhal.errors import InvariantViolation, StoreProtocolError, StoreUnreachable
 from narwhal.model.control import RouterState
 from narwhal.model.leadership import LeaseSight, Remembered
 from narwhal.model.lease import AcquireReply, LeaseView, OwnerMeta
@@ -241,3 +244,68 @@ def test_a_token_is_told_before_its_acquire_is_sent() -> None:
     room.run(8.0)
     assert len(order) == 2
     assert order[0].removeprefix("told ") == order[1].removeprefix("sent ")
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_bug_in_a_command_ends_the_keeper(reachable: bool) -> None:
+    """The loop would only log it, and the keeper go on with a machine that contradicts itself."""
+    room = Room()
+
+    async def whole() -> None:
+        work = room.loop.create_task(room.keeper.run())
+        token = await room.granted()
+        if not reachable:
+            room.store.error = StoreUnreachable("refused")
+            await room.clock.sleep(1.2)
+        room.keeper._machine.drain = _contradiction  # type: ignore[method-assign]
+        room.keeper.drain(token)
+        async with asyncio.timeout(2.0):
+            await work
+
+    with pytest.raises(InvariantViolation, match="drained twice"):
+        room.loop.run(whole())
+    room.loop.close()
+
+
+def _contradiction(token: str) -> None:
+    raise InvariantViolation("drained twice")
+
+
+class Hesitating(list[Callable[[], None]]):
+    """The early commands, where one takes its time to get in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+
+    def append(self, command: Callable[[], None]) -> None:
+        self.entered.set()
+        time.sleep(0.2)
+        super().append(command)
+
+
+def test_a_command_that_meets_the_start_is_not_lost() -> None:
+    room = Room()
+    room.keeper._early = early = Hesitating()
+    posting = threading.Thread(target=room.keeper.stop)
+    posting.start()
+    assert early.entered.wait(10.0)
+
+    async def whole() -> None:
+        async with asyncio.timeout(60.0):
+            await room.keeper.run()
+
+    room.loop.run(whole())
+    room.loop.close()
+    posting.join(10.0)
+    assert room.gate.sight.state is RouterState.STOPPED
+
+
+def test_a_command_that_meets_the_closing_of_the_loop_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room()
+    room.loop.close()
+    room.keeper._loop = closed = asyncio.new_event_loop()
+    closed.close()
+    with monkeypatch.context() as moment:
+        moment.setattr(closed, "is_closed", lambda: False)  # asked a moment before it closed
+        room.keeper.wake()
