@@ -39,6 +39,7 @@ FLAGS: Mapping[str, str] = {
     "replicas": "N follows the highest replica count seen or stored",
     "socket": "a reconnect between script and WAIT is no answer",
     "totals": "no deltas, nothing to repeat wrongly",
+    "step": "extending D and fencing are one step under one lock",
     "keeper": "fenced is final for the token; the keeper checks it before every send",
     "death": "EPERM, an unreadable /proc and state Z prove nothing",
     "truce": "after a yield by claim neither side claims or yields by claim for a while",
@@ -48,6 +49,7 @@ FLAGS: Mapping[str, str] = {
 
 ELSEWHERE: Mapping[str, str] = {
     "socket": "tests/contract/test_wait_socket.py::test_a_reconnect_between_script_and_wait_is_noticed",
+    "step": "tests/unit/cluster/test_gate.py::test_extending_and_fencing_are_one_step_each_under_one_lock",
 }
 """Marked rules that a simulated store cannot show: flag -> the test in which the rule is broken too."""
 

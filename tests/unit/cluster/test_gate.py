@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
@@ -28,6 +31,20 @@ class HandClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
+
+
+class Interrupted(HandClock):
+    """A clock in whose reading another thread comes between: it fences, if nothing holds it up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fencing: threading.Thread | None = None
+
+    def now(self) -> float:
+        if self.fencing is not None and self.fencing.ident is None:
+            self.fencing.start()
+            self.fencing.join(0.2)
+        return self.at
 
 
 @pytest.fixture
@@ -96,6 +113,27 @@ def test_fenced_is_final(gate: LeasedGate) -> None:
     assert not gate.open("t")
     assert not gate.may_admit(0.0)
     assert gate.refusal(0.0) == "fenced: an engine refused the epoch"
+
+
+def fenced_amid_an_extension(lock: AbstractContextManager[object]) -> bool:
+    """Whether a fence that falls between look and set of an extension is still there afterwards."""
+    clock = Interrupted()
+    gate = LeasedGate(clock, "r0")
+    opened(gate)
+    gate._lock = lock  # type: ignore[assignment]
+    clock.fencing = threading.Thread(target=gate.fence, args=("t", "an engine refused the epoch"))
+    gate.extend("t", 6.0)
+    clock.fencing.join(10.0)
+    return not gate.alive("t") and not gate.may_admit(0.0)
+
+
+def test_extending_and_fencing_are_one_step_each_under_one_lock() -> None:
+    assert fenced_amid_an_extension(threading.Lock())
+    assert not fenced_amid_an_extension(contextlib.nullcontext()), "without the lock the fence is undone"
+
+
+def test_the_gate_has_such_a_lock(gate: LeasedGate) -> None:
+    assert fenced_amid_an_extension(gate._lock)
 
 
 def test_another_token_is_not_this_one(gate: LeasedGate) -> None:
