@@ -8,6 +8,7 @@ seq, an append is read back.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,8 @@ class Publisher:
         self._keeper = keeper
         self._mirror = mirror
         self._pen: _Pen | None = None
+        self._saving = threading.Lock()
+        self._composed_last = self._saved_last = 0
         self.blocked = ""
         """Why the state cannot be published ("" = it can): told in documents, it closes nothing."""
 
@@ -152,7 +155,10 @@ class Publisher:
         return reply
 
     async def checkpoint(self) -> None:
-        """Writes the local file: the owner's document, a standby's mirror. Raises OSError."""
+        """Writes the local file: the owner's document, a standby's mirror. Raises OSError.
+
+        Several may be under way, each in a thread that nobody can stop: one that comes late is left out.
+        """
         now, pen, sight = self._ports.clock.now(), self._pen, self._gate.sight
         document = self.document()
         applied = LogPosition(pen.epoch, pen.n) if pen else self._mirror.applied
@@ -166,7 +172,16 @@ class Publisher:
             boot_id=self._state.identity.boot_id if age_s is not None else "",
             boottime_s=now - (age_s or 0.0),
         )
-        await self._ports.blocking(lambda: self._ports.checkpoint.write(record))
+        self._composed_last += 1
+        number = self._composed_last
+        await self._ports.blocking(lambda: self._save(record, number))
+
+    def _save(self, record: CheckpointRecord, number: int) -> None:
+        """In a thread. An older document never replaces a newer one."""
+        with self._saving:
+            if number > self._saved_last:
+                self._ports.checkpoint.write(record)
+                self._saved_last = number
 
     # --- between snapshots -----------------------------------------------------------------------
 
