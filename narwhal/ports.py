@@ -421,6 +421,7 @@ class RouterEntry:
     version: str = ""
     config_digest: str = ""
     contract_digest: str = ""
+    voters: str = ""
     schema_version: int = 0
     process: ProcessMark = UNKNOWN_PROCESS
     seen_ms: int = 0

@@ -37,6 +37,7 @@ from narwhal.policy.election import Election
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.intents import Effect
 from narwhal.policy.totals import Totals
+from narwhal.policy.unlikeness import voters_digest
 from narwhal.ports import (
     Checkpoint,
     HandoffStore,
@@ -148,6 +149,7 @@ def _entry(settings: MemberSettings) -> RouterEntry:
         version=meta.version,
         config_digest=settings.config_digest,
         contract_digest=settings.contract_digest,
+        voters=voters_digest(settings.failsafe),
         schema_version=SCHEMA_VERSION,
         process=meta.process,
     )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from narwhal.clock import Clock
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.lease import holder_of
 from narwhal.policy.intents import AskPledges, Pledged
+from narwhal.policy.unlikeness import voters_digest
 from narwhal.ports import Peers, RouterEntry
 
 log = logging.getLogger("narwhal.cluster")
 
+_SHOWN = 4
+"""Routers named in one line."""
 OUTAGE_OVER_S = 10.0
 """Without a question for so long the next one is of another outage, told anew."""
 
@@ -35,15 +38,19 @@ class NoPeers:
 class AddressBook:
     """Where routers listen for orders, as the registry last said: it is asked when the store is down.
 
-    Filled on the main loop, read on the keeper's: one mapping, swapped whole. Of voters only, so bounded.
+    Filled on the main loop, read on the keeper's: values swapped whole. Addresses of voters only, so bounded.
     """
 
     def __init__(self, voters: Iterable[str]) -> None:
         self._voters = frozenset(voters)
         self._urls: Mapping[str, str] = {}
+        self._digest = voters_digest(self._voters)
+        self.unlike: tuple[str, ...] = ()
+        """Routers that were told other voters, as last read: none of them is bound by a pledge of ours."""
 
-    def learn(self, entries: Iterable[RouterEntry]) -> None:
+    def learn(self, entries: Sequence[RouterEntry]) -> None:
         """Keeps the addresses of routers that are not among `entries` any more."""
+        self.unlike = tuple(one.router_id for one in entries if one.voters != self._digest)
         told = {one.router_id: one.control_url or one.url for one in entries if one.router_id in self._voters}
         if told.items() - self._urls.items():
             self._urls = {**self._urls, **told}
@@ -75,7 +82,13 @@ class PledgeRounds:
         self._asked_at = 0.0
 
     async def ask(self, call: AskPledges, *, timeout_s: float) -> Pledged | None:
-        """One question to every other voter at once; None unless all of them pledged in time."""
+        """One question to every other voter at once; None unless all of them pledged in time.
+
+        Nobody is asked while a known router has other voters: it may acquire whatever ours pledge.
+        """
+        if unlike := self._book.unlike:
+            self._tell(f"other voters are named at {', '.join(unlike[:_SHOWN])}")
+            return None
         holder = holder_of(self._asker.me, call.token)
         answers = await asyncio.gather(
             *(self._one(voter, call.epoch, holder=holder, timeout_s=timeout_s) for voter in self._others)

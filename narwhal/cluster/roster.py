@@ -5,6 +5,7 @@ Advisory: it orders, it never decides. The compare-and-set on the lease does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
@@ -18,6 +19,8 @@ from narwhal.errors import ConfigError
 from narwhal.model.control import RouterRole, role_of
 from narwhal.policy.unlikeness import Likeness, Unlikeness, compare, old_mirror
 from narwhal.ports import Registry, RouterEntry
+
+log = logging.getLogger("narwhal.cluster")
 
 REFRESH_S = 2.0
 CALL_S = 0.8
@@ -58,6 +61,10 @@ class Roster:
 
     def admitted(self) -> None:
         """The checks at start are through: this router may compete."""
+        if not self.may_own:
+            log.warning(
+                "router %s is not among the voters of --failsafe: it never owns", self._entry.router_id
+            )
         self._keeper.standing = replace(self._keeper.standing, may_compete=True)
         self._keeper.wake()
 
@@ -84,8 +91,11 @@ class Roster:
             contract_digest=told.contract_digest if told else "",
             schema_version=mirror.schema_version or (told.schema_version if told else 0),
             engines=frozenset(document.engines) if document else frozenset(),
+            voters=told.voters if told else "",
         )
-        mine = Likeness(me.version, me.config_digest, me.contract_digest, engines=self.engines)
+        mine = Likeness(
+            me.version, me.config_digest, me.contract_digest, engines=self.engines, voters=me.voters
+        )
         return compare(mine, theirs)
 
     def entry(self, now: float) -> RouterEntry:

@@ -5,13 +5,14 @@
 | schema version of the handoff | yes | no |
 | engine set or engine contract, where a contract is set | yes | no |
 | the same without a contract | yes | yes |
-| version, configuration | yes | yes: rolling upgrades go on |
+| version, configuration, voters of fail-safe mode | yes | yes: rolling upgrades go on |
 | the mirror is older than allowed | yes | yes: it never forbids acquiring |
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+import hashlib
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from narwhal.model.handoff import SCHEMA_VERSION
@@ -32,6 +33,8 @@ class Likeness:
     contract_digest: str = ""
     schema_version: int = SCHEMA_VERSION
     engines: frozenset[str] = frozenset()
+    voters: str = ""
+    """See `voters_digest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,17 @@ class Unlikeness:
     forbids: bool = False
 
 
+def voters_digest(voters: Iterable[str]) -> str:
+    """What routers compare: equal for the same voters in any order, "off" without fail-safe mode."""
+    listed = ",".join(sorted(voters))
+    return hashlib.sha256(listed.encode()).hexdigest()[:16] if listed else "off"
+
+
 def compare(mine: Likeness, owner: Likeness) -> Unlikeness:
     """`owner` as far as it is known: fields that it does not tell are no difference."""
     fatal = _schema(mine, owner)
     grave = _contract(mine, owner) + _engines(mine.engines, owner.engines)
-    light = _version(mine, owner) + _config(mine, owner)
+    light = _version(mine, owner) + _config(mine, owner) + _voters(mine, owner)
     contracted = bool(mine.contract_digest or owner.contract_digest)
     return Unlikeness(fatal + grave + light, forbids=bool(fatal or (contracted and grave)))
 
@@ -93,3 +102,9 @@ def _config(mine: Likeness, owner: Likeness) -> tuple[str, ...]:
         return ()
     ours, theirs = mine.config_digest[:8], owner.config_digest[:8]
     return (f"the configuration differs from the owner's (digest {ours}, the owner's {theirs})",)
+
+
+def _voters(mine: Likeness, owner: Likeness) -> tuple[str, ...]:
+    if not owner.voters or mine.voters == owner.voters:
+        return ()
+    return ("the voters of fail-safe mode differ from the owner's: it does not go on when the store is down",)

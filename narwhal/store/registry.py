@@ -94,6 +94,7 @@ def _fields(entry: RouterEntry) -> dict[str, str]:
         "version": entry.version,
         "config_digest": entry.config_digest,
         "contract_digest": entry.contract_digest,
+        "voters": entry.voters,
         "schema_version": str(entry.schema_version),
         **entry.process.record(),
     }
@@ -120,6 +121,7 @@ def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
         version=fields.get("version", ""),
         config_digest=fields.get("config_digest", ""),
         contract_digest=fields.get("contract_digest", ""),
+        voters=fields.get("voters", ""),
         schema_version=int(fields.get("schema_version", "0")),
         process=ProcessMark.of_record(fields),
         seen_ms=int(fields.get("seen_ms", "0")),

@@ -379,6 +379,7 @@ def test_an_announced_router_is_seen_with_all_it_told(play):
         drift=("config", "version"),
         version="1.0",
         config_digest="ab",
+        voters="0123456789abcdef",
         process=ProcessMark("host", "machine", "boot", "pid:[1]", 12, "99"),
     )
 

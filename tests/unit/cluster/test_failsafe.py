@@ -14,6 +14,7 @@ from narwhal.errors import StoreUnreachable
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.lease import holder_of
 from narwhal.policy.intents import AskPledges, Pledged
+from narwhal.policy.unlikeness import voters_digest
 from narwhal.ports import RouterEntry
 from narwhal.store.memory import DirectLink
 from tests.unit.cluster.cluster_rig import Router, Scene, play
@@ -137,7 +138,9 @@ def test_an_owner_cut_off_from_a_store_that_others_reach_ends_and_another_owns_l
     play(script)
 
 
-def test_a_router_that_is_no_voter_never_owns_and_is_never_ready_to_take() -> None:
+def test_a_router_that_is_no_voter_says_so_never_owns_and_is_never_ready_to_take(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def script(scene: Scene) -> None:
         owner = await scene.owner("a", failsafe=("a", "b"))
         stranger = scene.router("c", failsafe=("a", "b"))
@@ -147,6 +150,45 @@ def test_a_router_that_is_no_voter_never_owns_and_is_never_ready_to_take() -> No
         owner.kill()
         await scene.clock.sleep(30.0)
         assert not stranger.owns
+
+    play(script)
+    assert "router c is not among the voters of --failsafe: it never owns" in caplog.messages
+
+
+@pytest.mark.parametrize("list_of_c", [(), ("a", "c"), ("a", "b", "c")], ids=["off", "another", "longer"])
+def test_a_router_that_was_told_other_voters_ends_it(list_of_c: tuple[str, ...]) -> None:
+    """It is asked by nobody, and back at the store it takes after T the lease of an owner that goes on."""
+
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("a", failsafe=("a", "b"))
+        for name, voters in (("b", ("a", "b")), ("c", list_of_c)):
+            scene.router(name, failsafe=voters).start()
+        await scene.clock.sleep(5.0)
+        scene.server.down = True
+        assert not await owned_throughout(scene, owner, 10.0)
+        scene.server.down = False
+        await scene.until(lambda: any(router.owns for router in scene.routers))
+        assert sum(router.owns for router in scene.routers) == 1
+
+    play(script)
+
+
+def test_the_order_of_the_voters_is_no_difference_and_a_standby_tells_a_real_one() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("a", failsafe=("a", "b"))
+        alike = scene.router("b", failsafe=("b", "a"))
+        unlike = scene.router("c")
+        for one in (alike, unlike):
+            one.start()
+        await scene.clock.sleep(5.0)
+        now = scene.clock.now()
+        assert alike.parts.view.status(now).drift == ()
+        (sentence,) = unlike.parts.view.status(now).drift
+        assert "voters" in sentence
+        unlike.kill()
+        await scene.clock.sleep(20.0)
+        scene.server.down = True
+        assert await owned_throughout(scene, owner, 10.0), "its entry has ended: the others are alike"
 
     play(script)
 
@@ -173,7 +215,8 @@ class OnePeer(NoPeers):
 
 def asked(peer: OnePeer, scene: Scene) -> PledgeRounds:
     book = AddressBook(("a", "b"))
-    book.learn([RouterEntry("b", "run", "standby", "http://b", control_url="http://b:9")])
+    alike = voters_digest(("a", "b"))
+    book.learn([RouterEntry("b", "run", "standby", "http://b", control_url="http://b:9", voters=alike)])
     return PledgeRounds(Asker("a", 5.0, peer, scene.clock, lambda: "nonce"), ("a", "b"), book=book)
 
 

@@ -25,6 +25,7 @@ def test_equal_routers_and_an_owner_that_tells_nothing_yet_have_no_drift(mine: L
     [
         ({"version": "2.0"}, "version 1.0, the owner's is 2.0", False, False),
         ({"config_digest": "b" * 64}, "(digest aaaaaaaa, the owner's bbbbbbbb)", False, False),
+        ({"voters": "0123456789abcdef"}, "the voters of fail-safe mode differ", False, False),
         ({"schema_version": 2}, "schema version 1, the owner writes 2", True, True),
         ({"engines": frozenset(("e1", "e9"))}, "(only here: e0; only there: e9)", False, True),
         ({"contract_digest": "d" * 64}, "the engine contract differs", True, True),
