@@ -29,6 +29,7 @@ class PeerConnection:
         self._writer = writer
         self._body = bytearray()
         self._whole = False
+        self._kept = True
         self._parser: Any = None
 
     @classmethod
@@ -41,8 +42,7 @@ class PeerConnection:
     @property
     def usable(self) -> bool:
         """The peer has not closed it, and the last answer did not end it."""
-        kept = self._parser is None or bool(self._parser.should_keep_alive())
-        return kept and not self._reader.at_eof() and not self._writer.is_closing()
+        return self._kept and not self._reader.at_eof() and not self._writer.is_closing()
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
         """Status and body of the answer to one whole request."""
@@ -72,3 +72,5 @@ class PeerConnection:
 
     def on_message_complete(self) -> None:
         self._whole = True
+        # Only here: afterwards the parser has forgotten the answer's head, and calls every one the last.
+        self._kept = bool(self._parser.should_keep_alive())

@@ -14,12 +14,14 @@ from narwhal.peers.connection import PeerConnection, PeerTrouble
 
 ROUTER_HEADER = "x-narwhal-router"
 """Names the standby that polls, so that the owner knows that it is heard."""
+IDLE_LIMIT = 16
+"""Idle connections in all: routers come and go, under new addresses too."""
 _NO_ANSWER = (OSError, TimeoutError, PeerTrouble, ValueError, KeyError, TypeError)
 
 
 class HttpPeers:
     """`ports.Peers`. Belongs to the loop of its first call. `me` is this router's ID, `key` the control
-    key ("" = none). One idle connection is kept to each router."""
+    key ("" = none). One idle connection is kept to each of the routers that were asked last."""
 
     def __init__(self, me: str, *, key: str = "") -> None:
         self._fields = f"{ROUTER_HEADER}: {me}\r\n"
@@ -82,6 +84,9 @@ class HttpPeers:
                 connection.close()
         if whole:
             self._idle[url] = connection
+            if len(self._idle) > IDLE_LIMIT:
+                # The one that rests longest: a connection that is used leaves the mapping meanwhile.
+                self._idle.pop(next(iter(self._idle))).close()
         return answer
 
     def _context(self, place: SplitResult) -> ssl.SSLContext | None:

@@ -13,7 +13,7 @@ from narwhal.api.actions import OperatorActions
 from narwhal.api.app import build_app
 from narwhal.api.operator import OperatorViews
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
-from narwhal.peers.http import HttpPeers
+from narwhal.peers.http import IDLE_LIMIT, HttpPeers
 from narwhal.peers.memory import MemoryPeers, Neighbourhood, PeerEnd
 from narwhal.ports import Peers
 from narwhal.runtime.listener import HttpServer, bind
@@ -189,6 +189,43 @@ def test_a_connection_that_the_peer_closed_while_idle_costs_no_answer() -> None:
         peers = HttpPeers("a")
         for _ in range(4):
             assert await peers.ready(url, timeout_s=5.0) == PeerReady(True, 3, "")
+        await peers.aclose()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+def test_connections_to_routers_of_the_past_do_not_add_up() -> None:
+    """Forty addresses one after the other, and one that is asked between all of them and keeps its socket."""
+    opened: list[bytes] = []
+    open_now: set[asyncio.StreamWriter] = set()
+
+    async def whole() -> None:
+        body = b'{"control_ready": true, "epoch": 3, "reason": ""}'
+
+        async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            first = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+            opened.append(first)
+            open_now.add(writer)
+            try:
+                while True:
+                    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+                    await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionResetError):
+                open_now.discard(writer)
+                writer.close()
+
+        server = await asyncio.start_server(answering, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        peers = HttpPeers("a")
+        for number in range(40):
+            for name in ("kept", f"r{number}"):
+                assert await peers.ready(f"{url}/{name}", timeout_s=5.0) == PeerReady(True, 3, "")
+        assert opened.count(b"/kept/ready") == 1
+        async with asyncio.timeout(10):
+            while len(open_now) > IDLE_LIMIT:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         await peers.aclose()
         server.close()
         await server.wait_closed()
