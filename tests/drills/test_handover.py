@@ -72,6 +72,12 @@ def order(router: Router, body: dict[str, Any], *, key: str = KEY) -> tuple[int,
         return error.code, json.loads(error.read())
 
 
+def ready_to_take(router: Router, other: str) -> bool:
+    """As `router` knows it: what the other one told last, a moment behind the other's own `/ready`."""
+    known = {row["router_id"]: row for row in router.get("/narwhal/cluster")["routers"]}
+    return other in known and known[other]["ready_to_take"] is True and known[other]["role"] == "standby"
+
+
 def served(router: Router) -> int:
     document: dict[str, Any] = router.get("/narwhal/handoff")
     return int(document["counters"]["served"])
@@ -92,7 +98,7 @@ def test_a_yield_under_load_and_back_fails_no_request(pair: Pair) -> None:
         status, document = order(owner, {"to": "b"})
         assert (status, document["lease"]["router_id"]) == (200, "b")
         eventually(standby.ready, what="the standby owns", within_s=3.0)
-        eventually(lambda: owner.get("/ready").get("ready_to_take") is True, what="back as a standby")
+        eventually(lambda: ready_to_take(standby, "a"), what="back as a standby, and known as one")
         status, document = order(standby, {"to": None})
         assert (status, document["lease"]["router_id"]) == (200, "a")
         eventually(owner.ready, what="the first owns again", within_s=3.0)
