@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from narwhal.cluster.fitness import newest_ms
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.history import History
 from narwhal.cluster.mirror import Mirror
@@ -70,9 +71,9 @@ class LeasedView:
         others = [one for one in self._roster.routers if one.router_id != me.router_id]
         read_at = self._roster.read_at
         age_s = now - read_at if read_at is not None else 0.0
-        newest_ms = max((one.seen_ms for one in self._roster.routers), default=0)
+        newest = newest_ms(self._roster.routers)
         routers = [_router(me, seen_s=0.0)]
-        routers += [_router(one, seen_s=age_s + (newest_ms - one.seen_ms) / 1000) for one in others]
+        routers += [_router(one, seen_s=age_s + (newest - one.seen_ms) / 1000) for one in others]
         routers.sort(key=lambda router: router.router_id)
         return ClusterStatus(self._lease(now), tuple(routers), self._history.changes, self._store())
 

@@ -18,7 +18,7 @@ from narwhal.store.handoff import ScriptHandoffStore, totals
 from narwhal.store.keys import Keys
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.registry import ScriptRegistry
-from narwhal.store.replies import decoded
+from narwhal.store.replies import decoded, pairs
 from narwhal.store.scripts import RedisRunner
 from narwhal.store.sentinel import connection_to
 
@@ -120,8 +120,7 @@ class RecordReader:
 
     async def _hash(self, key: str) -> dict[str, str]:
         flat = await self._connection.command("HGETALL", key, timeout_s=CALL_S)
-        words = [word.decode("utf-8", "replace") for word in flat]
-        return dict(zip(words[::2], words[1::2], strict=True))
+        return pairs([word.decode("utf-8", "replace") for word in flat])
 
     async def _totals(self, cluster: str) -> Mapping[str, Counters]:
         """Fields of a newer version are left out, as the routers do."""

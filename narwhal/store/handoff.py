@@ -115,7 +115,7 @@ def _stored(reply: Reply) -> StoredHandoff | None:
         return None
     try:
         _, inc, now_ms, *words = reply
-        fields = dict(zip(words[::2], words[1::2], strict=True))
+        fields = replies.pairs(words)
         document = fields[b"document"]
         return StoredHandoff(
             epoch=int(fields[b"epoch"]),

@@ -17,6 +17,7 @@ import msgpack
 
 from narwhal.model.handoff import LOG_START, LogPosition
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.store.replies import pairs
 
 Word = str | bytes | int
 LOG_LENGTH = 10_000
@@ -79,10 +80,6 @@ class Data:
         ]
 
 
-def _pairs(args: Sequence[str]) -> dict[str, str]:
-    return dict(zip(args[::2], args[1::2], strict=True))
-
-
 def _flat(fields: dict[str, str]) -> list[Word]:
     return [word for pair in fields.items() for word in pair]
 
@@ -127,7 +124,7 @@ def lease_acquire(data: Data, call: Call) -> list[Word]:
     before = data.log_top
     most = max(int(replicas), int(lease["replicas"]), call.replicas)
     data.lease = _held(call, token=token, seq="0", epoch=str(epoch), ttl_ms=ttl_ms)
-    data.lease |= {"life": life, "sure": "1", "replicas": str(most), **_pairs(call.args[6:])}
+    data.lease |= {"life": life, "sure": "1", "replicas": str(most), **pairs(call.args[6:])}
     if lease["state"] == "released":
         data.lease |= {"prior_epoch": lease["epoch"], "prior_reason": lease.get("reason", "")}
     data.epoch = epoch
@@ -164,7 +161,7 @@ def lease_renew(data: Data, call: Call) -> list[Word]:
     if not lease or lease["state"] == "vacant" or int(lease["epoch"]) < int(epoch):
         life = f"{call.inc}/{token}:{seq}"
         data.lease = _held(call, token=token, seq=seq, epoch=epoch, ttl_ms=ttl_ms)
-        data.lease |= {"life": life, "sure": "0", "replicas": most, **_pairs(call.args[6:])}
+        data.lease |= {"life": life, "sure": "0", "replicas": most, **pairs(call.args[6:])}
         data.epoch = max(data.epoch, int(epoch))
         return ["REINSTATED", life, most]
     return data.lost()
@@ -262,7 +259,7 @@ def handoff_load(data: Data, call: Call) -> list[Word]:
 
 
 def totals_flush(data: Data, call: Call) -> list[Word]:
-    for run, told in _pairs(call.args).items():
+    for run, told in pairs(call.args).items():
         kept: dict[str, int] = json.loads(data.totals.get(run, "{}"))
         for name, count in json.loads(told).items():
             kept[name] = max(kept.get(name, 0), count)
@@ -277,7 +274,7 @@ def router_announce(data: Data, call: Call) -> list[Word]:
         return ["OTHER", held["run"]]
     data.routers[router_id] = now
     data.routers = {name: seen for name, seen in data.routers.items() if seen >= now - ROUTER_FORGET_MS}
-    fields = _pairs(call.args[2:]) | {"run": run, "seen_ms": str(now)}
+    fields = pairs(call.args[2:]) | {"run": run, "seen_ms": str(now)}
     data.entries[call.keys[1]] = (now + ROUTER_TTL_MS, fields)
     return ["OK"]
 

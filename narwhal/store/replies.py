@@ -36,6 +36,7 @@ from narwhal.model.lease import (
 )
 
 R = TypeVar("R")
+Word = TypeVar("Word", str, bytes)
 
 _STATUS = re.compile(rb"[A-Z]{1,16}")
 _HEX40 = re.compile(r"[0-9a-f]{40}")
@@ -66,7 +67,7 @@ def _text(item: bytes) -> str:
     return item.decode("utf-8", "surrogateescape")
 
 
-def pairs(items: Sequence[str]) -> dict[str, str]:
+def pairs(items: Sequence[Word]) -> dict[Word, Word]:
     """Flat name, value, name, value... -> mapping. Raises ValueError on an odd number."""
     if len(items) % 2:
         raise ValueError("odd number of items")

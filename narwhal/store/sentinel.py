@@ -16,6 +16,7 @@ from narwhal.model.settings import StoreAddress
 from narwhal.store.address import Place, Resolve, system_resolve
 from narwhal.store.connection import CONNECT_TIMEOUT_S, Login, RedisConnection
 from narwhal.store.quorum import Quorum
+from narwhal.store.replies import pairs
 
 CHECK_S: Final = 1.0
 """An open connection is compared with what the Sentinels say so often: an isolated master still answers."""
@@ -181,5 +182,4 @@ def guarded(nodes: Sequence[dict[str, str]], others: Sequence[dict[str, str]], *
 
 
 def _fields(row: Sequence[bytes]) -> dict[str, str]:
-    words = [word.decode() for word in row]
-    return dict(zip(words[::2], words[1::2], strict=True))
+    return pairs([word.decode() for word in row])
