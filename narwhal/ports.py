@@ -7,7 +7,7 @@ in-memory twin that ships in the package. Data moves as the frozen values of `na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -15,7 +15,8 @@ from narwhal.errors import EngineError
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus
 from narwhal.model.engine import Leg
-from narwhal.model.handoff import CheckpointRecord, EntryKind, LogEntry, LogPosition, StoredHandoff
+from narwhal.model.evidence import Evidence
+from narwhal.model.handoff import CheckpointRecord, LogEntry, LogPosition, StoredHandoff
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.lease import (
     AcquireReply,
@@ -23,13 +24,19 @@ from narwhal.model.lease import (
     LeaseVersion,
     LeaseView,
     Lost,
-    OwnerMeta,
     PublishReply,
     RenewReply,
 )
 from narwhal.model.monitoring import GaugeSample, StageReport
-from narwhal.model.process import UNKNOWN_PROCESS, ProcessMark
 from narwhal.model.request import Counters, InferenceRequest, Outcome, RequestRow
+from narwhal.model.store_call import (
+    AcquireRequest,
+    AppendRequest,
+    FeedBatch,
+    PublishRequest,
+    RenewRequest,
+    RouterEntry,
+)
 
 # --- leadership ------------------------------------------------------------------------------------
 
@@ -262,35 +269,14 @@ class ControlClient(Protocol):
     async def aclose(self) -> None: ...
 
 
+class EvidenceSink(Protocol):
+    """Where what happened to an engine is said: judged at once, acted on beside the caller."""
+
+    def report(self, evidence: Evidence) -> bool:
+        """Never waits. True: the request behind a LegFailed is suspected poison, it is not to be retried."""
+
+
 # --- the shared store ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AcquireRequest:
-    """`expected`: the version watched unchanged, under the incarnation `inc` (both from a LeaseView).
-
-    Both are compared always, also for a released lease: whether it had to be watched is the
-    candidate's to judge (`LeaseView.released_for_sure`). A new token for every acquisition.
-    """
-
-    token: str = field(repr=False)
-    meta: OwnerMeta
-    expected: LeaseVersion
-    inc: str
-    floor: int
-    ttl_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class RenewRequest:
-    """`seq`: higher at every attempt. `life`: that of the last reply confirmed before the deadline."""
-
-    token: str = field(repr=False)
-    meta: OwnerMeta
-    epoch: int
-    seq: int
-    life: str = field(repr=False)
-    ttl_ms: int
 
 
 class LeaseStore(Protocol):
@@ -326,34 +312,6 @@ class LeaseStore(Protocol):
     async def aclose(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PublishRequest:
-    """One snapshot: the encoded `document`, log applied up to `upto`, as number `seq` of `epoch`.
-
-    (epoch, seq) must be above the stored ones.
-    """
-
-    token: str = field(repr=False)
-    epoch: int
-    seq: int
-    upto: LogPosition
-    document: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AppendRequest:
-    """One log entry at `position` (`<epoch>-<n>`): its `kind` and its body, a msgpack-able mapping.
-
-    `confirmed`: replicas must have it, as with a snapshot, before it is answered.
-    """
-
-    token: str = field(repr=False)
-    position: LogPosition
-    kind: EntryKind
-    body: Mapping[str, Any]
-    confirmed: bool = False
-
-
 class HandoffStore(Protocol):
     """Document, log and totals (the data connection). Errors as LeaseStore."""
 
@@ -380,19 +338,6 @@ class HandoffStore(Protocol):
     async def aclose(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FeedBatch:
-    """What one blocking read of the log brought. `gap`: entries between were trimmed, lost or unreadable,
-    or the server's incarnation changed: read the document again and go on from its `upto`. A gap that is
-    still there right after that cannot be healed: take what came. `entries` may be empty. `top`: the
-    log's newest id after the read: read to its end when that is the last entry's, or `after` itself."""
-
-    entries: Sequence[LogEntry]
-    gap: bool
-    inc: str
-    top: LogPosition
-
-
 class LogFeed(Protocol):
     """The log as a standby reads it (the feed connection). Errors as LeaseStore."""
 
@@ -400,31 +345,6 @@ class LogFeed(Protocol):
         """Waits at most `block_s` (0.5 at most) for entries above `after`."""
 
     async def aclose(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RouterEntry:
-    """One router as it tells of itself (`router:<id>`): advisory, for people and for ordering."""
-
-    router_id: str
-    run: str
-    role: str
-    url: str
-    control_url: str = ""
-    epoch: int = 0
-    mirror_epoch: int = 0
-    mirror_n: int = 0
-    mirror_age_s: float | None = None
-    resident: int = 0
-    ready_to_take: bool = False
-    drift: tuple[str, ...] = ()
-    version: str = ""
-    config_digest: str = ""
-    contract_digest: str = ""
-    voters: str = ""
-    schema_version: int = 0
-    process: ProcessMark = UNKNOWN_PROCESS
-    seen_ms: int = 0
 
 
 class Registry(Protocol):

@@ -30,6 +30,7 @@ from narwhal.model.handoff import SCHEMA_VERSION, EntryKind, LogEntry
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
 from narwhal.model.settings import LeaseTimings
+from narwhal.model.store_call import RouterEntry
 from narwhal.policy.candidacy import ElectionSettings
 from narwhal.policy.claims import Truce
 from narwhal.policy.death import ProcessSight, blind
@@ -38,16 +39,7 @@ from narwhal.policy.fleet import Fleet
 from narwhal.policy.intents import Effect
 from narwhal.policy.totals import Totals
 from narwhal.policy.unlikeness import voters_digest
-from narwhal.ports import (
-    Checkpoint,
-    HandoffStore,
-    LeaseStore,
-    LogFeed,
-    Peers,
-    Recorder,
-    Registry,
-    RouterEntry,
-)
+from narwhal.ports import Checkpoint, HandoffStore, LeaseStore, LogFeed, Peers, Recorder, Registry
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from narwhal.clock import Clock
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.lease import holder_of
+from narwhal.model.store_call import RouterEntry
 from narwhal.policy.intents import AskPledges, Pledged
 from narwhal.policy.unlikeness import voters_digest
-from narwhal.ports import Peers, RouterEntry
+from narwhal.ports import Peers
 
 log = logging.getLogger("narwhal.cluster")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from narwhal.model.control import RouterRole
-from narwhal.ports import RouterEntry
+from narwhal.model.store_call import RouterEntry
 
 SILENT_MS = 6_000
 """Three announcements missed: whoever is behind the entry is taken for dead."""

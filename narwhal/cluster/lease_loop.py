@@ -27,6 +27,7 @@ from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta, Stale
+from narwhal.model.store_call import AcquireRequest, RenewRequest
 from narwhal.policy.election import Election
 from narwhal.policy.intents import (
     Acquire,
@@ -48,7 +49,7 @@ from narwhal.policy.intents import (
     Rest,
     Stop,
 )
-from narwhal.ports import AcquireRequest, LeaseStore, RenewRequest
+from narwhal.ports import LeaseStore
 
 MAIN_SILENT_S = 1.5
 """Renewals stop when the main loop has not ticked for so long."""

@@ -15,9 +15,10 @@ from narwhal.clock import Clock
 from narwhal.cluster.trouble import Troubles
 from narwhal.errors import SavedStateError, StoreError
 from narwhal.model.handoff import LOG_START, EntryKind, HandoffDocument, LogEntry, LogPosition
+from narwhal.model.store_call import FeedBatch
 from narwhal.policy.handoff_codec import apply
 from narwhal.policy.takeover import SavedState, from_store
-from narwhal.ports import FeedBatch, HandoffStore, LogFeed
+from narwhal.ports import HandoffStore, LogFeed
 
 BLOCK_S = 0.5
 LOAD_S = 0.8

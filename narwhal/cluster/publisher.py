@@ -21,8 +21,9 @@ from narwhal.cluster.state import OwnState
 from narwhal.errors import StoreError, StoreUnreachable
 from narwhal.model.handoff import CheckpointRecord, EntryKind, HandoffDocument, LogPosition
 from narwhal.model.lease import Appended, Lost, OldEpoch, Published, PublishReply, TopIs
+from narwhal.model.store_call import AppendRequest, PublishRequest
 from narwhal.policy.handoff_codec import at_age, diff, encode, to_fields
-from narwhal.ports import AppendRequest, Checkpoint, HandoffStore, PublishRequest
+from narwhal.ports import Checkpoint, HandoffStore
 
 WRITE_S = 0.8
 BLOCKED_AFTER_S = 1.0

@@ -17,8 +17,9 @@ from narwhal.cluster.lease_loop import LeaseKeeper
 from narwhal.cluster.mirror import Mirror
 from narwhal.errors import ConfigError
 from narwhal.model.control import RouterRole, role_of
+from narwhal.model.store_call import RouterEntry
 from narwhal.policy.unlikeness import Likeness, Unlikeness, compare, old_mirror
-from narwhal.ports import Registry, RouterEntry
+from narwhal.ports import Registry
 
 log = logging.getLogger("narwhal.cluster")
 

@@ -19,9 +19,10 @@ from narwhal.model.handoff import CheckpointRecord, StoredHandoff
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState
 from narwhal.model.process import ProcessMark
+from narwhal.model.store_call import RouterEntry
 from narwhal.policy.death import ProcessSight, proves_death
 from narwhal.policy.takeover import SavedState, from_checkpoint, from_store
-from narwhal.ports import Checkpoint, HandoffStore, LeaseStore, Recorder, Registry, RouterEntry
+from narwhal.ports import Checkpoint, HandoffStore, LeaseStore, Recorder, Registry
 
 log = logging.getLogger("narwhal.cluster")
 R = TypeVar("R")

@@ -11,9 +11,9 @@ from narwhal.cluster.roster import Roster
 from narwhal.model.cluster_view import ClusterStatus, LeaseStatus, RouterStatus
 from narwhal.model.control import ControlStatus, OwnerRef, RouterRole, StoreStatus, role_of
 from narwhal.model.state_view import HandoffView
+from narwhal.model.store_call import RouterEntry
 from narwhal.policy.handoff_codec import to_fields
 from narwhal.policy.phases import HOLDING
-from narwhal.ports import RouterEntry
 
 
 class LeasedView:

@@ -1,8 +1,15 @@
-"""What traffic shows about an engine (failures.md section 2)."""
+"""What traffic and probes show about an engine (failures.md): the events that `Fleet.step` takes.
+
+Each is said once, by whoever saw it, and judged in one place. Nothing that is our own fault (our pool, our
+loop's lag, a cancelled probe, a stale epoch) is ever made one of these, except as INCONCLUSIVE.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+
+from narwhal.model.engine import Leg
 
 
 class FailureClass(StrEnum):
@@ -14,3 +21,139 @@ class FailureClass(StrEnum):
     OVERLOAD = "overload"
     INFERENCE_STATUS = "inference_status"
     KV_HANDOFF = "kv_handoff"
+    LIVENESS = "liveness"
+
+
+class ProbeOutcome(StrEnum):
+    """INCONCLUSIVE: no word about this engine (our own pool, cancelled, the other engine's fault)."""
+
+    GOOD = "good"
+    BAD = "bad"
+    INCONCLUSIVE = "inconclusive"
+
+
+# Legs end thousands of times a second; a frozen class costs thrice as much to make.
+@dataclass(slots=True)
+class LegSucceeded:
+    """A prefill whose KV handoff was extracted, or a decode stream that reached its clean end.
+
+    `peer`: the producer of a decode leg that crossed, "" for a local one and for a prefill.
+    `remote_engine_id`: the producer's own ID as its KV handoff names it, "" on a decode.
+    """
+
+    iid: str
+    leg: Leg
+    peer: str = ""
+    remote_engine_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LegFailed:
+    """A leg ended in a failure of the engine. Never about an answer with a 4xx other than 408 and 429.
+
+    `way` names the failure for comparison across engines, such as "inference_status:500" or
+    "stream:early_end"; `request` is the digest of the client's body (empty: not a client's request).
+    """
+
+    iid: str
+    leg: Leg
+    failure: FailureClass
+    way: str
+    detail: str
+    peer: str = ""
+    request: bytes = b""
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LegAnswered:
+    """The engine answered with a 4xx other than 408 and 429: it is there, whatever it says."""
+
+    iid: str
+    leg: Leg
+    status: int
+    request: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthProbed:
+    """`GET /health` over the control pool, for a verdict of the breaker or a cautious takeover."""
+
+    iid: str
+    outcome: ProbeOutcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceProbed:
+    """A prefill leg and a decode leg of our own. `peer`: the producer it pulled from, "" = local.
+
+    `status`: that of the answer which failed it, 0 where there was none.
+    """
+
+    iid: str
+    outcome: ProbeOutcome
+    peer: str = ""
+    detail: str = ""
+    status: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeProbed:
+    """A probe across one producer -> consumer edge, for the edge's own sake."""
+
+    producer: str
+    consumer: str
+    outcome: ProbeOutcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessSwept:
+    """One engine's answer in the idle health sweep."""
+
+    iid: str
+    outcome: ProbeOutcome
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeen:
+    """The engine's process start as `/metrics` tells it (Unix seconds, 10 ms steps)."""
+
+    iid: str
+    process_start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One readmission check. `outcome`: passed, failed or skipped."""
+
+    name: str
+    outcome: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """The readmission checks of one engine, in order; the last one is the one that failed, if any did.
+
+    `conclusive` is False when our own pool or a cancelled task ended them.
+    """
+
+    iid: str
+    checks: tuple[Check, ...]
+    conclusive: bool = True
+
+
+Evidence = (
+    LegSucceeded
+    | LegFailed
+    | LegAnswered
+    | HealthProbed
+    | InferenceProbed
+    | EdgeProbed
+    | LivenessSwept
+    | ProcessSeen
+    | Validated
+)

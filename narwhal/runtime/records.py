@@ -11,7 +11,7 @@ from narwhal.model.handoff import LOG_START, EntryKind, LogEntry
 from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView, holder_of
 from narwhal.model.request import Counters
 from narwhal.model.settings import StoreAddress
-from narwhal.ports import RouterEntry
+from narwhal.model.store_call import RouterEntry
 from narwhal.store.advice import parse_info, warnings
 from narwhal.store.connection import Login
 from narwhal.store.handoff import ScriptHandoffStore, totals

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from narwhal.errors import StoreProtocolError
 from narwhal.model.handoff import LOG_START, EntryKind, LogEntry, LogPosition
-from narwhal.ports import FeedBatch
+from narwhal.model.store_call import FeedBatch
 from narwhal.store import replies
 from narwhal.store.connection import SOCKET_TIMEOUT_S, RedisConnection
 from narwhal.store.handoff import log_entry

@@ -12,7 +12,7 @@ from narwhal.errors import StoreProtocolError
 from narwhal.model.handoff import SCHEMA_VERSION, EntryKind, LogEntry, LogPosition, StoredHandoff
 from narwhal.model.lease import AppendReply, PublishReply
 from narwhal.model.request import Counters
-from narwhal.ports import AppendRequest, PublishRequest
+from narwhal.model.store_call import AppendRequest, PublishRequest
 from narwhal.store import replies
 from narwhal.store.keys import Keys
 from narwhal.store.quorum import Quorum

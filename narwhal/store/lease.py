@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from narwhal.model.lease import AcquireReply, LeaseVersion, LeaseView, Lost, OwnerMeta, RenewReply
-from narwhal.ports import AcquireRequest, RenewRequest
+from narwhal.model.store_call import AcquireRequest, RenewRequest
 from narwhal.store import replies
 from narwhal.store.keys import Keys
 from narwhal.store.quorum import Quorum

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from narwhal.errors import SavedStateError, StoreUnreachable
 from narwhal.model.handoff import CheckpointRecord, LogPosition
-from narwhal.ports import FeedBatch
+from narwhal.model.store_call import FeedBatch
 from narwhal.store.faults import ReplyKind
 from narwhal.store.feed import Continuity
 from narwhal.store.handoff import log_entry

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from narwhal.model.process import ProcessMark
-from narwhal.ports import RouterEntry
+from narwhal.model.store_call import RouterEntry
 from narwhal.store import replies
 from narwhal.store.keys import Keys
 from narwhal.store.scripts import ScriptRunner

@@ -9,7 +9,7 @@ import pytest
 from narwhal.errors import StoreUnreachable
 from narwhal.model.handoff import EntryKind, LogPosition
 from narwhal.model.lease import Acquired, LeaseState, OwnerMeta, Published, Renewed, TopIs
-from narwhal.ports import AcquireRequest, AppendRequest, PublishRequest, RenewRequest
+from narwhal.model.store_call import AcquireRequest, AppendRequest, PublishRequest, RenewRequest
 from narwhal.store.quorum import Quorum
 
 A = OwnerMeta("a", "http://a:1")

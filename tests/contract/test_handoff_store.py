@@ -12,7 +12,7 @@ from narwhal.model.handoff import EntryKind, LogEntry, LogPosition
 from narwhal.model.lease import Appended, Lost, OldEpoch, OwnerMeta, Published, TopIs
 from narwhal.model.process import ProcessMark
 from narwhal.model.request import Counters
-from narwhal.ports import AcquireRequest, AppendRequest, PublishRequest, RenewRequest, RouterEntry
+from narwhal.model.store_call import AcquireRequest, AppendRequest, PublishRequest, RenewRequest, RouterEntry
 
 S = 5.0
 START = LogPosition()

@@ -23,7 +23,7 @@ from narwhal.model.lease import (
     Renewed,
     Stale,
 )
-from narwhal.ports import AcquireRequest, RenewRequest
+from narwhal.model.store_call import AcquireRequest, RenewRequest
 
 A = OwnerMeta("a", "http://a:1", host="h1", pid=7, pid_start="99", version="1.0")
 B = OwnerMeta("b", "http://b:1")

@@ -11,7 +11,7 @@ from narwhal.errors import StoreUnreachable
 from narwhal.model.handoff import EntryKind, LogPosition
 from narwhal.model.lease import HeldBy, LeaseState, OldEpoch, OwnerMeta, Published, Renewed, Stale, TopIs
 from narwhal.model.request import Counters
-from narwhal.ports import AcquireRequest, AppendRequest, PublishRequest, RenewRequest
+from narwhal.model.store_call import AcquireRequest, AppendRequest, PublishRequest, RenewRequest
 from narwhal.store.connection import Login, RedisConnection
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.keys import SCRIPT_KEYS

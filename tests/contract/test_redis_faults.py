@@ -15,7 +15,7 @@ from narwhal.model.handoff import EntryKind, LogPosition
 from narwhal.model.lease import Acquired, Appended, LeaseState, NewServer, OwnerMeta, Published, Renewed
 from narwhal.model.request import Counters
 from narwhal.model.settings import StoreAddress
-from narwhal.ports import AcquireRequest, AppendRequest, PublishRequest, RenewRequest, RouterEntry
+from narwhal.model.store_call import AcquireRequest, AppendRequest, PublishRequest, RenewRequest, RouterEntry
 from narwhal.store.advice import inspect_server
 from narwhal.store.connection import Login, RedisConnection
 from narwhal.store.feed import RedisFeed

@@ -11,7 +11,7 @@ from narwhal.errors import StoreUnreachable
 from narwhal.model.handoff import LogPosition
 from narwhal.model.lease import OwnerMeta, Renewed
 from narwhal.model.settings import StoreAddress
-from narwhal.ports import AcquireRequest, PublishRequest, RenewRequest
+from narwhal.model.store_call import AcquireRequest, PublishRequest, RenewRequest
 from narwhal.store.connection import RedisConnection
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore

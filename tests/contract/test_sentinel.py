@@ -11,7 +11,7 @@ import pytest
 
 from narwhal.errors import StoreUnreachable
 from narwhal.model.lease import Acquired, LeaseState, OwnerMeta, Renewed
-from narwhal.ports import AcquireRequest, RenewRequest
+from narwhal.model.store_call import AcquireRequest, RenewRequest
 from narwhal.store.connection import Login
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.quorum import Quorum

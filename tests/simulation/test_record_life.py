@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from narwhal.model.lease import Acquired, HeldBy, LeaseState, LeaseVersion, LeaseView, OwnerMeta, Renewed
-from narwhal.ports import AcquireRequest, RenewRequest
+from narwhal.model.store_call import AcquireRequest, RenewRequest
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryRunner, MemoryServer
 

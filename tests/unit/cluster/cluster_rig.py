@@ -19,11 +19,11 @@ from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.lease import AppendReply, OwnerMeta, PublishReply
 from narwhal.model.request import Counters, Outcome, RequestRow
 from narwhal.model.settings import LeaseTimings
+from narwhal.model.store_call import AppendRequest, FeedBatch, PublishRequest
 from narwhal.peers.memory import MemoryPeers, Neighbourhood, PeerEnd
 from narwhal.policy.death import blind
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.totals import Totals
-from narwhal.ports import AppendRequest, FeedBatch, PublishRequest
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner, MemoryServer

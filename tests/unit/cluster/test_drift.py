@@ -8,7 +8,7 @@ import pytest
 
 from narwhal.errors import StoreUnreachable
 from narwhal.model.handoff import LogPosition
-from narwhal.ports import FeedBatch
+from narwhal.model.store_call import FeedBatch
 from narwhal.store.memory import MemoryFeed
 from tests.unit.cluster.cluster_rig import ENGINES, Router, Scene, play
 

@@ -13,9 +13,9 @@ from narwhal.cluster.failsafe import AddressBook, Asker, NoPeers, PledgeRounds
 from narwhal.errors import StoreUnreachable
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.lease import holder_of
+from narwhal.model.store_call import RouterEntry
 from narwhal.policy.intents import AskPledges, Pledged
 from narwhal.policy.unlikeness import voters_digest
-from narwhal.ports import RouterEntry
 from narwhal.store.memory import DirectLink
 from tests.unit.cluster.cluster_rig import Router, Scene, play
 

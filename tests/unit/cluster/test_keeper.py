@@ -17,10 +17,10 @@ from narwhal.model.control import RouterState
 from narwhal.model.leadership import LeaseSight, Remembered
 from narwhal.model.lease import AcquireReply, LeaseView, OwnerMeta
 from narwhal.model.settings import LeaseTimings
+from narwhal.model.store_call import AcquireRequest
 from narwhal.policy.candidacy import ElectionSettings
 from narwhal.policy.election import Election
 from narwhal.policy.intents import Extended, Fenced, Granted, Released
-from narwhal.ports import AcquireRequest
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryRunner, MemoryServer
 from tests.support.virtual_time import StrandClock, VirtualLoop

@@ -14,8 +14,8 @@ from narwhal.model.handoff import CheckpointRecord, LogPosition
 from narwhal.model.placement import Demand
 from narwhal.model.request import Outcome
 from narwhal.model.settings import LeaseTimings
+from narwhal.model.store_call import FeedBatch
 from narwhal.policy.handoff_codec import to_fields
-from narwhal.ports import FeedBatch
 from tests.unit.cluster.cluster_rig import DeadFeed, Router, Scene, play
 
 SWAPPED = {"e0": "prefill", "e1": "decode"}

@@ -11,7 +11,7 @@ from narwhal.cluster.warden import Settlement, WardenStores, somebody_is_ready
 from narwhal.errors import StoreProtocolError, StoreUnreachable
 from narwhal.model.legacy import Legacy, ToldToken
 from narwhal.model.request import Counters, Outcome
-from narwhal.ports import RouterEntry
+from narwhal.model.store_call import RouterEntry
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.memory import MemoryRunner

@@ -18,6 +18,7 @@ from narwhal.model.lease import (
 )
 from narwhal.model.legacy import ToldToken
 from narwhal.model.settings import LeaseTimings
+from narwhal.model.store_call import AcquireRequest, AppendRequest, PublishRequest, RenewRequest
 from narwhal.policy.intents import (
     Acquire,
     AskPledges,
@@ -30,7 +31,6 @@ from narwhal.policy.intents import (
     Renew,
 )
 from narwhal.policy.tenure import Tenure
-from narwhal.ports import AcquireRequest, AppendRequest, PublishRequest, RenewRequest
 from tests.unit.policy.election_rig import HELD, Rig
 
 SECRET = "5ec4e7" * 5

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from narwhal.ports import RouterEntry
+from narwhal.model.store_call import RouterEntry
 from narwhal.store.keys import Keys
 from narwhal.store.memory import MemoryRunner, MemoryServer
 from narwhal.store.registry import ScriptRegistry

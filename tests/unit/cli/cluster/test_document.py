@@ -14,7 +14,7 @@ from narwhal.cli.cluster.tables import history_view, seconds, status_view
 from narwhal.model.handoff import EntryKind, LogEntry, LogPosition
 from narwhal.model.lease import Incarnation, LeaseState, LeaseVersion, LeaseView
 from narwhal.model.request import Counters
-from narwhal.ports import RouterEntry
+from narwhal.model.store_call import RouterEntry
 from narwhal.runtime.records import ClusterRecords, ServerFacts
 
 TOKEN = "5f" * 16

@@ -1,0 +1,40 @@
+"""What a step of the fleet asks of its shell: to tell, and to look. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class ProbeKind(StrEnum):
+    HEALTH = "health"
+    INFERENCE = "inference"
+    EDGE = "edge"
+    READMISSION = "readmission"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A transition that people should see: one journal event, one log line, one count.
+
+    `kind`: hold, hold_ended, ejection, readmission, probation, edge_avoided... `fields` has `iid` and the
+    `reason`, one sentence. `enforced` is False where a guard kept the verdict from acting.
+    """
+
+    kind: str
+    fields: Mapping[str, Any]
+    enforced: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeWanted:
+    """Look at `iid` now, beside everything else. `producer`: whose KV to pull, "" = its own."""
+
+    kind: ProbeKind
+    iid: str
+    producer: str = ""
+
+
+Effect = Told | ProbeWanted
