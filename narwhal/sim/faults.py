@@ -57,6 +57,10 @@ KINDS: Mapping[str, Kind] = {
     "slow": Kind("the answer begins that much later", _SECONDS),
     "slow_first_token": Kind("the head comes at once, the first token that much later", _SECONDS),
     "silent_first_token": Kind("the head comes at once, no token ever"),
+    "slow_tokens": Kind(
+        "every token after the first takes that many times as long",
+        {"factor": Param("number", required=True)},
+    ),
     "stall": Kind(
         "silence after that many tokens, for good or for `seconds`",
         {**_AFTER_1, "seconds": Param("number")},
@@ -93,6 +97,14 @@ KINDS: Mapping[str, Kind] = {
     ),
     "core_dead": Kind("the engine core dies: running work breaks, health 503, then gone", engine_wide=True),
     "core_stopped": Kind("the engine core stops: health stays 200, work waits without end", engine_wide=True),
+    "edge": Kind(
+        "pulls from the producer whose side channel has this port fail at once, or never end",
+        {
+            "port": Param("integer", required=True),
+            "how": Param("string", "lost", choices=("lost", "silent")),
+        },
+        engine_wide=True,
+    ),
     "restart": Kind(
         "gone for `down_s`, then a new process on the same port",
         {"down_s": Param("number", 0.0)},
@@ -200,6 +212,13 @@ class FaultBook:
 
     def documents(self) -> list[dict[str, Any]]:
         return [fault.document() for fault in self._faults]
+
+    def edge(self, port: int) -> str:
+        """How pulls from the producer with this side channel fail; empty: they do not."""
+        for fault in self._faults:
+            if fault.kind == "edge" and fault["port"] == port:
+                return str(fault["how"])
+        return ""
 
     def take(self, leg: str) -> dict[str, Fault]:
         """The faults that this request gets: the oldest of each kind; counts go down by one."""

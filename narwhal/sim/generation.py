@@ -135,7 +135,7 @@ class Generation(Timed):
         if ending is not None:
             self._complete(ending, now)
         else:
-            self._due += host.interval_s()
+            self._due += self._interval_s() if self.faults else host.interval_s()
             host.wheel.add(self, self._due)
 
     def gone(self) -> None:
@@ -167,6 +167,10 @@ class Generation(Timed):
         error = orjson.dumps(error_document(message, "InternalServerError", code=code))
         self._send_error(error, 200 if inside and self.request.stream else code)
         self._leave(hold=False)
+
+    def _interval_s(self) -> float:
+        slow = self.faults.get("slow_tokens")
+        return self._host.interval_s() * (1.0 if slow is None else float(slow["factor"]))
 
     # --- endings ------------------------------------------------------------------------------------
 

@@ -38,19 +38,27 @@ class Producer(Protocol):
 
 
 Find = Callable[[str, int], Producer | None]
+Edge = Callable[[int], str]
+"""How pulls from the producer at this port are ordered to fail: `lost`, `silent`, or empty."""
 
 
 class Peers:
-    """The producers that one engine knows. `done` of a pull is called once, perhaps at once."""
+    """The producers that one engine knows. `done` of a pull is called once, perhaps at once, over a silent
+    edge never."""
 
-    def __init__(self, find: Find, unmet_s: float) -> None:
+    def __init__(self, find: Find, unmet_s: float, *, edge: Edge) -> None:
         self._find = find
+        self._edge = edge
         self._unmet_s = unmet_s
         self._met: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def pull(self, kv: RemoteKv, mark: int, *, done: Callable[[Pull], None]) -> None:
         """Read the blocks and tell the producer that it may free them."""
+        if broken := self._edge(kv.side.port):
+            if broken == "lost":
+                done(Pull.LOST)
+            return
         producer = self._find(kv.side.host, kv.side.port)
         if producer is not None:
             done(self._note(kv.side, producer.serve_pull(kv, mark)))

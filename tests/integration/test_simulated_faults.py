@@ -102,6 +102,17 @@ def test_slowness_is_no_failure(fault: str) -> None:
     with_engine(scene)
 
 
+def test_slow_tokens_are_that_many_times_slower() -> None:
+    async def scene() -> None:
+        async with engines_here(1, replace(QUICK, interval_s=0.002)) as (stand,):
+            await order(stand, "slow_tokens", factor=5)
+            started = asyncio.get_running_loop().time()
+            assert (await stream(stand)).text == TEXT
+            assert asyncio.get_running_loop().time() - started >= 0.01 * (TOKENS - 1)
+
+    play(scene())
+
+
 def test_a_stall_of_some_seconds_ends() -> None:
     async def scene(stand: Stand) -> None:
         await order(stand, "stall", after=3, seconds=0.05)
@@ -358,6 +369,42 @@ def test_restart_is_a_new_process_on_the_same_port() -> None:
         assert stand.engine.side.engine_id != old
 
     with_engine(scene)
+
+
+async def pulled(producer: Stand, consumer: Stand) -> Answer:
+    """A prompt prefilled on one engine and streamed from another."""
+    asked = {"do_remote_decode": True, "do_remote_prefill": False}
+    first = await plain(producer, max_tokens=1, kv_transfer_params=asked)
+    return await stream(consumer, kv_transfer_params=first.json()["kv_transfer_params"])
+
+
+def test_a_broken_edge_fails_from_one_producer_only() -> None:
+    async def scene() -> None:
+        async with engines_here(3) as (first, second, consumer):
+            await order(consumer, "edge", port=first.side_port)
+            broken = await pulled(first, consumer)
+            assert (broken.status, broken.error["code"]) == (500, 500)
+            assert (await pulled(second, consumer)).text == TEXT
+            assert (await pulled(first, second)).text == TEXT
+            await ask(consumer.side_url, "/sim/faults", method="DELETE")
+            consumer.engine.reset_prefix_cache()
+            assert (await pulled(first, consumer)).text == TEXT
+
+    play(scene())
+
+
+def test_a_silent_edge_says_nothing_until_the_client_leaves() -> None:
+    async def scene() -> None:
+        async with engines_here(2) as (producer, consumer):
+            await order(consumer, "edge", port=producer.side_port, how="silent")
+            reading = asyncio.create_task(pulled(producer, consumer))
+            await until(lambda: consumer.engine.running == 1)
+            await asyncio.sleep(0.1)
+            assert not reading.done()
+            reading.cancel()
+            await until(lambda: consumer.engine.running == 0)
+
+    play(scene())
 
 
 def test_a_wrong_order_is_400_and_puts_nothing_in_force() -> None:

@@ -49,6 +49,13 @@ def test_engine_wide_kinds_are_no_requests_fault() -> None:
     assert [document["fault"] for document in book.documents()] == ["refuse"]
 
 
+def test_a_broken_edge_is_one_producers() -> None:
+    book = FaultBook()
+    book.add(parse_fault({"fault": "edge", "port": 7, "how": "silent"}))
+    book.add(parse_fault({"fault": "edge", "port": 8}))
+    assert [book.edge(port) for port in (7, 8, 9)] == ["silent", "lost", ""]
+
+
 def test_defaults_stand_for_what_is_left_out() -> None:
     assert parse_fault({"fault": "stall"}).params == {"after": 1, "seconds": None}
     assert parse_fault({"fault": "rst", "after": 3}).params == {"after": 3}
@@ -70,6 +77,8 @@ def test_defaults_stand_for_what_is_left_out() -> None:
         ({"fault": "status", "status": 200}, "status.status: must be at least 400"),
         ({"fault": "handoff", "variant": "no_hosts"}, "did you mean no_host?"),
         ({"fault": "refuse", "leg": "decode"}, "acts on the whole engine"),
+        ({"fault": "edge"}, "edge.port: is required"),
+        ({"fault": "edge", "port": 1, "how": "gone"}, "edge.how: 'gone' is not known"),
         ({"fault": "stall", "after": 1.5}, "stall.after: must be an integer"),
     ],
 )
