@@ -251,6 +251,10 @@ class Dialect(Protocol):
     def decode_body(self, request: InferenceRequest, descriptor: KvDescriptor | None) -> bytes:
         """Always streaming, usage always asked for. None: decode on the producer itself."""
 
+    def read_decode(self, reply: EngineReply, iid: str) -> None:
+        """Judges a decode leg that was collected whole. Raises EngineRefused or StreamBroken unless it is a
+        stream with output that came to its clean end: a good finish reason, then the terminal marker."""
+
     def tokenize_body(self, request: InferenceRequest) -> bytes:
         """Body of `POST /tokenize` for a text or chat request."""
 
@@ -261,10 +265,17 @@ class Dialect(Protocol):
 class ControlClient(Protocol):
     """Health, probes, identity and attestation: the control pool, never the data pool.
 
-    A status is an answer, but for a 409 `stale_epoch`: that raises StaleEpoch.
+    Each call is one whole exchange under `x-narwhal-leg: probe`, our epoch and a fresh `x-request-id`. A
+    status is an answer, but for a 409 `stale_epoch`: that raises StaleEpoch. Raises also
+    EngineUnreachable, EngineTimeout, StreamBroken, and PoolExhausted when this pool has no free connection
+    within `timeout_s`, which says nothing about the engine. A wait for a connection leaves the engine its
+    whole `timeout_s`.
     """
 
     async def get(self, iid: str, path: str, *, timeout_s: float) -> EngineReply: ...
+
+    async def post(self, iid: str, path: str, *, body: bytes, timeout_s: float) -> EngineReply:
+        """`body` is JSON. An event stream is collected to its end."""
 
     async def aclose(self) -> None: ...
 

@@ -16,13 +16,11 @@ import orjson
 
 from narwhal.engine.kv_transfer import CONNECTORS, Connector
 from narwhal.engine.refusal import refusal
+from narwhal.engine.whole_stream import CUT_REASONS, check_whole_stream
 from narwhal.errors import ConfigError, HandoffInvalid, StreamBroken
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.wire_json import decode_object, encode_json
 from narwhal.ports import Dialect, EngineReply, KvDescriptor
-
-_CUT = ("abort", "error")
-"""Finish reasons of cut text (engines.md section 1); a tuple, since a reason may be anything."""
 
 _DECODER = json.JSONDecoder()
 _STREAM_ONLY = frozenset(("stream", "stream_options", "min_tokens"))
@@ -68,6 +66,11 @@ class Vllm:
         if descriptor is not None:
             added["kv_transfer_params"] = dict(descriptor.params)
         return _with_fields(request, added)
+
+    def read_decode(self, reply: EngineReply, iid: str) -> None:
+        if reply.status != 200:
+            raise refusal(reply, iid)
+        check_whole_stream(reply, iid)
 
     def tokenize_body(self, request: InferenceRequest) -> bytes:
         return encode({key: request.fields[key] for key in _TOKENIZE_FIELDS if key in request.fields})
@@ -122,7 +125,7 @@ def _check_finish(choices: Any, iid: str) -> None:
     """An engine that is told to stop answers 200 with what it has; its blocks may be gone already."""
     for choice in choices if isinstance(choices, list) else ():
         reason = choice.get("finish_reason") if isinstance(choice, dict) else None
-        if reason in _CUT:
+        if reason in CUT_REASONS:
             raise StreamBroken(f"finish reason {reason!r}", iid=iid, kind="bad_finish")
 
 

@@ -29,6 +29,12 @@ def refusal(reply: EngineReply, iid: str) -> EngineRefused:
     )
 
 
+def raise_if_stale(reply: EngineReply, iid: str) -> None:
+    """Raises StaleEpoch for a 409 `stale_epoch`; any other status is an answer."""
+    if reply.status == CONFLICT and isinstance(error := refusal(reply, iid), StaleEpoch):
+        raise error
+
+
 def stale_epoch(status: int, error: Mapping[str, Any]) -> int | None:
     """The epoch of a 409 `stale_epoch`; None for any other answer, and for an epoch that nobody can have:
     above the greatest no owner could ever go, so a lie of that size must not become a floor."""
