@@ -38,6 +38,17 @@ TCP_USER_TIMEOUT_MS: Final = 1500
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """How long one attempt waits at most, in seconds: for the connection, then for each reply."""
+
+    connect_s: float = CONNECT_TIMEOUT_S
+    reply_s: float = SOCKET_TIMEOUT_S
+
+
+DEFAULT_WAITS: Final = Waits()
+
+
+@dataclass(frozen=True, slots=True)
 class Login:
     """`client_name` is shown by CLIENT LIST: `narwhal-<router id>`."""
 
@@ -61,13 +72,19 @@ class RedisConnection:
     """
 
     def __init__(
-        self, address: StoreAddress, login: Login | None = None, *, names: Whereabouts | None = None
+        self,
+        address: StoreAddress,
+        login: Login | None = None,
+        *,
+        names: Whereabouts | None = None,
+        waits: Waits = DEFAULT_WAITS,
     ) -> None:
         """`names`: who knows where the server is, in place of the address's own name."""
         if address.service and names is None:
             raise StoreProtocolError("a Sentinel address needs somebody who asks the Sentinels")
         self._address = address
         self._login = login or Login()
+        self.waits = waits
         self._names: Whereabouts | None = names
         if names is None and not address.socket_path:
             self._names = Addresses(*address.hosts[0])
@@ -150,7 +167,7 @@ class RedisConnection:
         return self._names is None or self._names.holds(self._place)
 
     async def _new_socket(self) -> AbstractConnection:
-        settings = _settings(self._address, self._login)
+        settings = _settings(self._address, self._login, waits=self.waits)
         if self._names is None:
             return UnixDomainSocketConnection(path=self._address.socket_path, **settings)
         self._place = await self._names.current()
@@ -195,7 +212,7 @@ def _heeding_cancellation() -> Iterator[None]:
             raise asyncio.CancelledError
 
 
-def _settings(address: StoreAddress, login: Login) -> dict[str, Any]:
+def _settings(address: StoreAddress, login: Login, *, waits: Waits) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "db": address.db,
         "username": address.username or None,
@@ -203,8 +220,8 @@ def _settings(address: StoreAddress, login: Login) -> dict[str, Any]:
         "client_name": login.client_name,
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_timeout": waits.reply_s,
+        "socket_connect_timeout": waits.connect_s,
     }
     return settings | _SILENT
 

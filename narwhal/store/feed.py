@@ -13,7 +13,7 @@ from narwhal.errors import StoreProtocolError
 from narwhal.model.handoff import LOG_START, EntryKind, LogEntry, LogPosition
 from narwhal.model.store_call import FeedBatch
 from narwhal.store import replies
-from narwhal.store.connection import SOCKET_TIMEOUT_S, RedisConnection
+from narwhal.store.connection import RedisConnection
 from narwhal.store.handoff import log_entry
 from narwhal.store.keys import Keys
 from narwhal.store.scripts import RedisRunner
@@ -77,14 +77,16 @@ class RedisFeed:
     async def read(self, after: LogPosition, *, block_s: float) -> FeedBatch:
         entries = await self._entries(after, min(block_s, LONGEST_BLOCK_S))
         keys = self._keys.of("lease_peek")
-        reply = await self._runner.run("lease_peek", keys, timeout_s=SOCKET_TIMEOUT_S)
+        reply = await self._runner.run("lease_peek", keys, timeout_s=self._connection.waits.reply_s)
         view = replies.decoded("lease_peek", reply, decode=replies.view)
         return self._continuity.batch(after, entries, inc=str(view.inc), top=view.log_top)
 
     async def _entries(self, after: LogPosition, block_s: float) -> list[LogEntry]:
         block = ("BLOCK", max(1, int(block_s * 1000))) if block_s > 0 else ()
         words = ("XREAD", "COUNT", BATCH, *block, "STREAMS", self._keys["log"], str(after))
-        return _read(await self._connection.command(*words, timeout_s=block_s + SOCKET_TIMEOUT_S))
+        return _read(
+            await self._connection.command(*words, timeout_s=block_s + self._connection.waits.reply_s)
+        )
 
     async def aclose(self) -> None:
         await self._connection.aclose()

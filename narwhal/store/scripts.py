@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from narwhal.errors import StoreProtocolError, StoreUnreachable
-from narwhal.store.connection import SOCKET_TIMEOUT_S, RedisConnection
+from narwhal.store.connection import RedisConnection
 from narwhal.store.faults import ReplyKind, kind_of
 
 Argument = str | bytes | int
@@ -104,7 +104,7 @@ class RedisRunner:
     ) -> Reply:
         loaded = load(script)
         words: list[Argument] = [len(keys), *keys, *args]
-        allowed_s = min(timeout_s, SOCKET_TIMEOUT_S) - CONFIRM_SLACK_S
+        allowed_s = min(timeout_s, self._connection.waits.reply_s) - CONFIRM_SLACK_S
         until = asyncio.get_running_loop().time() + allowed_s
 
         async def talk(wire: AbstractConnection) -> tuple[Reply, int, int]:

@@ -20,7 +20,7 @@ from narwhal.store.memory import MemoryFeed, MemoryRunner, MemoryServer
 from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import ACL_FILE, KINDS, RedisServer, acl_password, confirms, running
+from tests.support.redis import ACL_FILE, KINDS, PATIENT, RedisServer, acl_password, confirms, running
 
 CLUSTER = "contract"
 
@@ -136,7 +136,7 @@ class RedisBackend:
     def open(self, quorum: Quorum | None = None) -> Stores:
         def connection() -> RedisConnection:
             address = replace(self.server.address, username="narwhal")
-            return RedisConnection(address, Login("narwhal-test", acl_password()))
+            return RedisConnection(address, Login("narwhal-test", acl_password()), waits=PATIENT)
 
         data, quorum = RedisRunner(connection()), quorum or Quorum()
         handoff, registry = ScriptHandoffStore(data, CLUSTER, quorum=quorum), ScriptRegistry(data, CLUSTER)

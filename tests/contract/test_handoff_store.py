@@ -14,7 +14,7 @@ from narwhal.model.process import ProcessMark
 from narwhal.model.request import Counters
 from narwhal.model.store_call import AcquireRequest, AppendRequest, PublishRequest, RenewRequest, RouterEntry
 
-S = 5.0
+S = 15.0
 START = LogPosition()
 
 

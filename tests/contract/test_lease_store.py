@@ -27,7 +27,7 @@ from narwhal.model.store_call import AcquireRequest, RenewRequest
 
 A = OwnerMeta("a", "http://a:1", host="h1", pid=7, pid_start="99", version="1.0")
 B = OwnerMeta("b", "http://b:1")
-S = 5.0
+S = 15.0
 TTL = 5000
 
 

@@ -20,11 +20,11 @@ from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner, load
 from tests.support.fault_proxy import Fate, fault_proxy
-from tests.support.redis import confirms, running
+from tests.support.redis import PATIENT, confirms, running
 
 A = OwnerMeta("a", "http://a:1")
 B = OwnerMeta("b", "http://b:1")
-S = 5.0
+S = 15.0
 FAST = 0.3
 
 
@@ -42,7 +42,7 @@ def door(server):
 @asynccontextmanager
 async def stores(door, server, quorum=None):
     address = type(server.address)(hosts=(("127.0.0.1", door.port),))
-    runner = RedisRunner(RedisConnection(address, Login("narwhal-test")))
+    runner = RedisRunner(RedisConnection(address, Login("narwhal-test"), waits=PATIENT))
     lease = ScriptLeaseStore(runner, "t", quorum=quorum)
     try:
         yield lease, ScriptHandoffStore(runner, "t", quorum=quorum), ScriptRegistry(runner, "t")
@@ -64,7 +64,7 @@ async def lost(door, fate, call, what):
     """The call with that fate for its request; it must have no answer."""
     door.judge = lambda asked: fate if asked.what == what else Fate.PASS
     with pytest.raises(StoreUnreachable):
-        await call(FAST)
+        await call(S if fate is Fate.CUT else FAST)
     door.judge = lambda asked: Fate.PASS
 
 

@@ -17,17 +17,17 @@ from narwhal.model.request import Counters
 from narwhal.model.settings import StoreAddress
 from narwhal.model.store_call import AcquireRequest, AppendRequest, PublishRequest, RenewRequest, RouterEntry
 from narwhal.store.advice import inspect_server
-from narwhal.store.connection import Login, RedisConnection
+from narwhal.store.connection import DEFAULT_WAITS, Login, RedisConnection
 from narwhal.store.feed import RedisFeed
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import ACL_FILE, RedisServer, acl_password, confirms, running
+from tests.support.redis import ACL_FILE, PATIENT, RedisServer, acl_password, answered, confirms, running
 
 META = OwnerMeta("a", "http://a:1")
-S = 5.0
+S = 15.0
 FAST = 0.3
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -48,9 +48,9 @@ def own_server(request, server, tmp_path):
 
 
 @asynccontextmanager
-async def stores(address, login=None):
+async def stores(address, login=None, waits=PATIENT):
     """Lease store, handoff store and registry on one connection, which comes last."""
-    connection = RedisConnection(address, login or Login("narwhal-test"))
+    connection = RedisConnection(address, login or Login("narwhal-test"), waits=waits)
     runner = RedisRunner(connection)
     try:
         yield (
@@ -84,7 +84,7 @@ async def everything(address, login=None):
         await registry.announce(RouterEntry("a", "r1", "active", "http://a:1"), timeout_s=S)
         assert len(await registry.routers(timeout_s=S)) == 1
         await registry.withdraw("a", "r1", timeout_s=S)
-        feed = RedisFeed(RedisConnection(address, login), "t")
+        feed = RedisFeed(RedisConnection(address, login, waits=PATIENT), "t")
         batch = await feed.read(LogPosition(epoch, 1), block_s=0.01)
         await feed.aclose()
         assert [entry.kind for entry in batch.entries] == ["delta", "snapshot"]
@@ -289,8 +289,8 @@ def test_a_frozen_server_is_given_up_in_bounded_time_and_its_late_reply_is_never
 
 def test_without_an_own_deadline_the_socket_gives_up(own_server):
     async def scenario():
-        async with stores(own_server.address) as (lease, _, _, _):
-            await lease.peek(timeout_s=S)
+        async with stores(own_server.address, waits=DEFAULT_WAITS) as (lease, _, _, _):
+            await answered(lambda: lease.peek(timeout_s=S))
             own_server.freeze()
             try:
                 with pytest.raises(StoreUnreachable):
@@ -323,7 +323,7 @@ def test_a_write_that_timed_out_may_still_happen_and_is_told_again(own_server):
 
 def test_a_cancelled_call_takes_its_connection_with_it(empty):
     async def scenario():
-        connection = RedisConnection(empty.address, Login("narwhal-test"))
+        connection = RedisConnection(empty.address, Login("narwhal-test"), waits=PATIENT)
         first = await connection.command("CLIENT", "ID", timeout_s=S)
         waiting = asyncio.create_task(connection.command("BLPOP", "narwhal:{t}:nothing", 30, timeout_s=60))
         await until(empty, lambda client: int(client.info("clients")["blocked_clients"]) == 1)
@@ -340,7 +340,7 @@ def test_a_cancelled_call_takes_its_connection_with_it(empty):
 
 def test_a_call_that_waits_for_its_turn_keeps_its_own_deadline(empty):
     async def scenario():
-        connection = RedisConnection(empty.address, Login("narwhal-test"))
+        connection = RedisConnection(empty.address, Login("narwhal-test"), waits=PATIENT)
         first = asyncio.create_task(connection.command("BLPOP", "narwhal:{t}:nothing", 30, timeout_s=60))
         await until(empty, lambda client: int(client.info("clients")["blocked_clients"]) == 1)
         with pytest.raises(StoreUnreachable, match="no answer"):
@@ -372,7 +372,9 @@ def test_the_shipped_acl_permits_every_operation(guarded):
 
 def test_the_shipped_acl_permits_nothing_else(guarded):
     async def scenario():
-        connection = RedisConnection(replace(guarded.address, username="narwhal"), Login("n", acl_password()))
+        connection = RedisConnection(
+            replace(guarded.address, username="narwhal"), Login("n", acl_password()), waits=PATIENT
+        )
         for words in (
             ("FLUSHALL",),
             ("CONFIG", "GET", "*"),
@@ -420,7 +422,7 @@ def test_a_database_number_is_respected(empty):
 
 def advice(server: RedisServer, quorum: Quorum | None = None) -> tuple[str, ...]:
     async def scenario():
-        connection = RedisConnection(server.address)
+        connection = RedisConnection(server.address, waits=PATIENT)
         try:
             return await inspect_server(connection, quorum=quorum or Quorum(), timeout_s=S)
         finally:
@@ -463,7 +465,7 @@ def test_a_redis_cluster_is_refused(server, tmp_path):
 
 async def test_a_cancelled_call_never_returns_whenever_the_cancellation_comes(empty):
     """redis-py waits with asyncio.wait_for, which on Python 3.11 may lose a cancellation."""
-    connection = RedisConnection(empty.address)
+    connection = RedisConnection(empty.address, waits=PATIENT)
     try:
         await connection.command("PING", timeout_s=S)
         for turns in range(40):
@@ -480,7 +482,8 @@ async def test_a_cancelled_call_never_returns_whenever_the_cancellation_comes(em
 
 async def test_a_cancelled_call_that_fails_at_that_moment_ends_cancelled_too(guarded):
     """Else a follower that asks again after errors could never be ended: a wrong password hung a router."""
-    connection = RedisConnection(replace(guarded.address, username="narwhal"), Login("n", "wrong"))
+    address = replace(guarded.address, username="narwhal")
+    connection = RedisConnection(address, Login("n", "wrong"), waits=PATIENT)
     try:
         for turns in range(60):
             call = asyncio.create_task(connection.command("PING", timeout_s=S))

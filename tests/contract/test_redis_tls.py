@@ -16,7 +16,7 @@ from narwhal.store.connection import RedisConnection
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import RedisServer, free_port
+from tests.support.redis import PATIENT, RedisServer, free_port
 from tests.support.services import program
 
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -50,9 +50,9 @@ def secure(tmp_path):
 
 def ping(host, port):
     async def scenario():
-        connection = RedisConnection(StoreAddress(hosts=((host, port),), tls=True))
+        connection = RedisConnection(StoreAddress(hosts=((host, port),), tls=True), waits=PATIENT)
         try:
-            return await connection.command("PING", timeout_s=5.0)
+            return await connection.command("PING", timeout_s=15.0)
         finally:
             await connection.aclose()
 
@@ -85,20 +85,20 @@ def test_the_lease_and_the_document_are_kept_over_tls(secure, monkeypatch):
     address = StoreAddress(hosts=(("localhost", port),), tls=True)
 
     async def scenario():
-        runner = RedisRunner(RedisConnection(address))
+        runner = RedisRunner(RedisConnection(address, waits=PATIENT))
         lease, handoff = ScriptLeaseStore(runner, "t"), ScriptHandoffStore(runner, "t")
         try:
-            await lease.claim("n", floor=0, ttl_ms=5000, timeout_s=5.0)
-            view = await lease.peek(timeout_s=5.0)
+            await lease.claim("n", floor=0, ttl_ms=5000, timeout_s=15.0)
+            view = await lease.peek(timeout_s=15.0)
             owner = OwnerMeta("a", "http://a:1")
             request = AcquireRequest("ta", owner, view.version, str(view.inc), 0, 5000)
-            taken = await lease.acquire(request, timeout_s=5.0)
+            taken = await lease.acquire(request, timeout_s=15.0)
             renewal = RenewRequest("ta", owner, taken.epoch, 1, taken.life, 5000)
-            renewed = await lease.renew(renewal, timeout_s=5.0)
+            renewed = await lease.renew(renewal, timeout_s=15.0)
             document = b"{" + b" " * 300_000 + b"}"
             told = PublishRequest("ta", taken.epoch, 1, LogPosition(taken.epoch, 1), document)
-            await handoff.publish(told, timeout_s=5.0)
-            return renewed, (await handoff.load(timeout_s=5.0)).document == document
+            await handoff.publish(told, timeout_s=15.0)
+            return renewed, (await handoff.load(timeout_s=15.0)).document == document
         finally:
             await runner.aclose()
 

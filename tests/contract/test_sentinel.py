@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import itertools
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -17,12 +17,11 @@ from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.quorum import Quorum
 from narwhal.store.scripts import RedisRunner
 from narwhal.store.sentinel import connection_to
-from tests.support.redis import KINDS
+from tests.support.redis import KINDS, answered
 from tests.support.sentinel import watched
 
 META = OwnerMeta("a", "http://a:1")
-S = 5.0
-LIVENESS_S = 30.0
+S = 15.0
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -42,23 +41,26 @@ async def lease_store(address, quorum=None):
         await store.aclose()
 
 
+async def peek(lease):
+    return (await answered(lambda: lease.peek(timeout_s=S)))[0]
+
+
 async def own(lease, token="ta"):
-    await lease.claim("n-" + token, floor=0, ttl_ms=5000, timeout_s=S)
-    view = await lease.peek(timeout_s=S)
+    await answered(lambda: lease.claim("n-" + token, floor=0, ttl_ms=5000, timeout_s=S))
+    view = await peek(lease)
     request = AcquireRequest(token, META, view.version, str(view.inc), 0, 5000)
-    return await lease.acquire(request, timeout_s=S)
+    return (await answered(lambda: lease.acquire(request, timeout_s=S)))[0]
 
 
-async def answered(call):
-    """Asks until there is an answer, as the keeper does. Gives it with the answers that there were not."""
-    deadline, silences = time.monotonic() + LIVENESS_S, []
-    while time.monotonic() < deadline:
-        try:
-            return await call(), silences
-        except StoreUnreachable as error:
-            silences.append(error)
-            await asyncio.sleep(0.05)
-    raise AssertionError(f"never answered: {silences[-1]}")
+def renewing(lease, token, taken):
+    """A call for `answered`: every attempt has a higher seq."""
+    seqs = itertools.count(1)
+
+    def renew():
+        request = RenewRequest(token, META, taken.epoch, next(seqs), taken.life, 5000)
+        return lease.renew(request, timeout_s=S)
+
+    return renew
 
 
 def test_an_unknown_service_is_told_by_name(group):
@@ -119,17 +121,12 @@ def test_a_promotion_is_followed_and_what_was_confirmed_is_there(group):
             taken = await own(lease, "tp")
             assert isinstance(taken, Acquired)
             first.stop()
-            seq = iter(range(1, 10_000))
-
-            def renew():
-                request = RenewRequest("tp", META, taken.epoch, next(seq), taken.life, 5000)
-                return lease.renew(request, timeout_s=0.8)
-
+            renew = renewing(lease, "tp", taken)
             with pytest.raises(StoreUnreachable):
                 await renew()
             quorum.fixed = 0  # the only replica is the master now
             renewed, _ = await answered(renew)
-            return taken, renewed, await lease.peek(timeout_s=S)
+            return taken, renewed, await peek(lease)
 
     taken, renewed, view = asyncio.run(scenario())
     assert isinstance(renewed, Renewed)
@@ -142,7 +139,7 @@ def test_a_sentinel_that_does_not_answer_is_not_waited_for(group):
 
     async def scenario():
         async with lease_store(group.address) as lease:
-            return (await lease.peek(timeout_s=S)).role
+            return (await peek(lease)).role
 
     assert asyncio.run(scenario()) == "master"
 
@@ -150,12 +147,12 @@ def test_a_sentinel_that_does_not_answer_is_not_waited_for(group):
 def test_the_last_master_known_is_used_while_no_sentinel_answers(group):
     async def scenario():
         async with lease_store(group.address) as lease:
-            await lease.peek(timeout_s=S)
+            await peek(lease)
             master = group.master()
             for sentinel in group.sentinels:
                 sentinel.stop()
             await asyncio.sleep(1.1)
-            first = await lease.peek(timeout_s=S)
+            first = await peek(lease)
             with master.client() as client:
                 client.client_kill_filter(_type="normal", skipme=True)
             again, silences = await answered(lambda: lease.peek(timeout_s=S))
@@ -173,8 +170,7 @@ def test_a_sentinel_beside_each_of_three_nodes_does(tmp_path):
         async with lease_store(group.address, quorum) as lease:
             taken = await own(lease)
             group.nodes[2].freeze()
-            renewal = RenewRequest("ta", META, taken.epoch, 1, taken.life, 5000)
-            reply = await lease.renew(renewal, timeout_s=S)
+            reply, _ = await answered(renewing(lease, "ta", taken))
             group.nodes[2].thaw()
             return taken, reply
 

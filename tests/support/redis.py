@@ -6,6 +6,7 @@ server that is not there skips the test on a laptop and fails it in CI.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import random
@@ -14,19 +15,26 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
 
+from narwhal.errors import StoreUnreachable
 from narwhal.model.settings import StoreAddress
+from narwhal.store.connection import Waits
 from tests.support.services import program
+
+R = TypeVar("R")
 
 KINDS = ("redis-6.2", "redis-server", "valkey")
 START_S = 20.0
+LIVENESS_S = 30.0
+PATIENT = Waits(connect_s=15.0, reply_s=15.0)
+"""Where one attempt must succeed: the product asks again after 0.8 s, a loaded machine may need longer."""
 ACL_FILE = Path(__file__).resolve().parents[2] / "configs" / "redis.acl"
 
 
@@ -138,6 +146,18 @@ class RedisServer:
         """Another process on the same port and directory: empty unless persistence was asked for."""
         self.stop()
         self.start()
+
+
+async def answered(call: Callable[[], Awaitable[R]]) -> tuple[R, list[StoreUnreachable]]:
+    """Asks until there is an answer, as the keeper does. Gives it with the answers that there were not."""
+    deadline, silences = time.monotonic() + LIVENESS_S, list[StoreUnreachable]()
+    while time.monotonic() < deadline:
+        try:
+            return await call(), silences
+        except StoreUnreachable as error:
+            silences.append(error)
+            await asyncio.sleep(0.05)
+    raise AssertionError(f"never answered: {silences[-1]}")
 
 
 def in_step(client: redis.Redis) -> int:
