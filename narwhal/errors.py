@@ -6,6 +6,7 @@
       DeadlineError         -> 504       RequestExpired, QueueExpired, HandoffExpired
       EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StaleEpoch,
                                          StreamBroken, HandoffInvalid, PoolExhausted
+      IdentityError         -> 503/409   AttestationInvalid
       StoreError                         StoreUnreachable, StoreProtocolError, Fenced
       ConfigError           -> exit 2
       SavedStateError       -> exit 3
@@ -180,6 +181,14 @@ class PoolExhausted(EngineError):
     """No seat in our own connection pool within `engine.pool_timeout_s`: ours, never the engine's fault."""
 
     timed_out = True
+
+
+class IdentityError(NarwhalError):
+    """Which process an engine is cannot be told from its answers. The message is one sentence."""
+
+
+class AttestationInvalid(IdentityError):
+    """What the sidecar served is no attestation. The message is one sentence, without addresses."""
 
 
 class StoreError(NarwhalError):

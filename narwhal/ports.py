@@ -12,12 +12,14 @@ from enum import Enum
 from typing import Any, Protocol
 
 from narwhal.errors import EngineError
+from narwhal.model.attestation import Attestation
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import Evidence
 from narwhal.model.handoff import CheckpointRecord, LogEntry, LogPosition, StoredHandoff
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
+from narwhal.model.identity import EngineIdentity
 from narwhal.model.lease import (
     AcquireReply,
     AppendReply,
@@ -276,6 +278,22 @@ class ControlClient(Protocol):
 
     async def post(self, iid: str, path: str, *, body: bytes, timeout_s: float) -> EngineReply:
         """`body` is JSON. An event stream is collected to its end."""
+
+    async def aclose(self) -> None: ...
+
+
+class Identities(Protocol):
+    """Which process an engine is, from itself and from its sidecar; the control pool. Closes with the router.
+
+    `timeout_s` bounds each exchange. Both raise the EngineErrors of `ControlClient`, IdentityError for an
+    answer that tells nothing, and AttestationInvalid for what a sidecar should not say. `policy.identity`
+    compares; fetch the attestation first, since only a later look at the engine proves it.
+    """
+
+    async def identity(self, iid: str, *, timeout_s: float) -> EngineIdentity: ...
+
+    async def attestation(self, iid: str, *, timeout_s: float) -> Attestation:
+        """Of an engine with an `attestation_url`. Carries no credential."""
 
     async def aclose(self) -> None: ...
 

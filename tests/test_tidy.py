@@ -49,6 +49,8 @@ LAYERS: dict[str, set[str]] = {
     "monitor": {"policy", "ports", "clock", "model", "errors"},
     "cluster": {"policy", "ports", "clock", "model", "errors"},
     "api": {"ports", "model", "errors"},
+    # The sidecar beside an engine: of the router it knows the document and nothing else.
+    "attest": {"model", "errors"},
     "runtime": {"*"},
     "sim": {"fence", "model", "errors"},
     "cli": {"runtime", "config", "sim", "model", "errors"},

@@ -12,6 +12,7 @@ from narwhal import __version__
 
 COMMANDS: Final = {
     "serve": "run one router (narwhal-serve)",
+    "attest": "the sidecar that vouches for one engine (narwhal-attest)",
     "config": "show the effective configuration",
     "cluster": "who owns the fleet, orders to the cluster, drills",
     "simulate": "run simulated engines",

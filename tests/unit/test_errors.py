@@ -11,7 +11,7 @@ from narwhal import errors
 from narwhal.errors import ConfigError, EngineError, EngineTimeout, NarwhalError, PoolExhausted
 
 FAMILIES = {
-    "RequestError", "CapacityError", "DeadlineError", "EngineError", "StoreError",
+    "RequestError", "CapacityError", "DeadlineError", "EngineError", "IdentityError", "StoreError",
     "ConfigError", "SavedStateError", "InvariantViolation",
 }  # fmt: skip
 
