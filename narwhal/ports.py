@@ -6,7 +6,7 @@ in-memory twin that ships in the package. Data moves as the frozen values of `na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from narwhal.errors import EngineError
 from narwhal.model.attestation import Attestation
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus
+from narwhal.model.decoding import DecodeSeen
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import Evidence
 from narwhal.model.handoff import CheckpointRecord, LogEntry, LogPosition, StoredHandoff
@@ -164,6 +165,14 @@ class LegFlow(Protocol):
     def passed(self) -> int:
         """Events that went past the sink (`pass_chunks`)."""
 
+    @property
+    def paused(self) -> bool:
+        """Reading is stopped now."""
+
+    @property
+    def pauses(self) -> int:
+        """How often reading was stopped so far."""
+
     def pause(self) -> None:
         """Stops reading from the engine at once; silence while paused is not counted."""
 
@@ -228,6 +237,19 @@ class EngineClient(Protocol):
         """
 
     async def aclose(self) -> None: ...
+
+
+class DecodeWatch(Protocol):
+    """The open decode streams, as the monitor reads them. Implemented by serving."""
+
+    def look(self) -> Iterator[None]:
+        """Counts what every open stream brought since the last look, in pieces: let others run between."""
+
+    def take(self) -> Sequence[DecodeSeen]:
+        """What was counted since the last call, by engine; engines without a new observation are left out.
+
+        Also of streams that have ended meanwhile.
+        """
 
 
 @dataclass(slots=True)

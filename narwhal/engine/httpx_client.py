@@ -105,7 +105,7 @@ class _Leg:
     """One decode leg as a reading loop; `LegFlow` of its sink."""
 
     def __init__(self, call: StreamCall, sink: StreamSink, *, limit: int) -> None:
-        self.passed = 0
+        self.passed = self.pauses = 0
         self.error: EngineError | None = None
         self._call = call
         self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
@@ -116,7 +116,12 @@ class _Leg:
 
     # --- LegFlow ---
 
+    @property
+    def paused(self) -> bool:
+        return not self._may_read.is_set()
+
     def pause(self) -> None:
+        self.pauses += not self.paused
         self._may_read.clear()
 
     def resume(self) -> None:

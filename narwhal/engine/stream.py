@@ -30,8 +30,8 @@ class DecodeLeg(Exchange[None]):
     """Ends at the DONE event. Is the `LegFlow` of its sink."""
 
     __slots__ = (
-        "_feed", "_first_due", "_first_output_s", "_opened", "_passed", "_paused", "_refusal", "_remake",
-        "_seen", "_silence_s", "_verbatim",
+        "_feed", "_first_due", "_first_output_s", "_opened", "_passed", "_refusal", "_remake", "_seen",
+        "_silence_s", "_verbatim", "paused", "pauses",
     )  # fmt: skip
 
     def __init__(
@@ -43,7 +43,8 @@ class DecodeLeg(Exchange[None]):
         self._silence_s = call.silence_s
         self._first_output_s = call.first_output_s
         self._opened = False
-        self._paused = False
+        self.paused = False
+        self.pauses = 0
         self._refusal = bytearray()
         self._verbatim: Verbatim | None = None
         """Takes the events that need not come here; None where nothing may pass."""
@@ -119,13 +120,14 @@ class DecodeLeg(Exchange[None]):
     # --- LegFlow ---
 
     def pause(self) -> None:
-        if not self._paused and not self.done.done() and self.connection is not None:
-            self._paused = True
+        if not self.paused and not self.done.done() and self.connection is not None:
+            self.paused = True
+            self.pauses += 1
             self.connection.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and self.connection is not None:
-            self._paused = False
+        if self.paused and self.connection is not None:
+            self.paused = False
             self.last_read_at = self.loop.time()
             self.connection.resume_reading()
 
@@ -164,7 +166,7 @@ class DecodeLeg(Exchange[None]):
     @property
     def _listening(self) -> bool:
         """Silence counts now."""
-        return self._feed.output_seen and self._silence_s > 0 and not self._paused
+        return self._feed.output_seen and self._silence_s > 0 and not self.paused
 
     def _time_out(self, kind: str, message: str) -> None:
         self.fail(EngineTimeout(message, iid=self.call.iid, kind=kind))

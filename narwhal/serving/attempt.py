@@ -82,6 +82,7 @@ class Attempt:
         permit = self._permit_handoff(now) if crossed else None
         place = Place(reservation.iid, rid, job.deadline, permit)
         output = open_output(job, self._clock, limit=self._response_limit)
+        open_decode = entry.decodes.begin(reservation.iid, output.tally, input_tokens=job.demand.input_tokens)
         try:
             kv = descriptor if crossed else None
             await self._decode.run(job.request, place, descriptor=kv, output=output)
@@ -89,6 +90,7 @@ class Attempt:
             entry.leg_failed(Leg.DECODE, error)
             raise
         finally:
+            entry.decodes.end(open_decode)
             note_output(entry.row, output.tally, began=entry.began, handed_off_at=now)
 
     def _permit_new(self, entry: Entry) -> Callable[[], None]:

@@ -20,6 +20,7 @@ from narwhal.policy.fleet import Fleet
 from narwhal.policy.outcome import outcome_of
 from narwhal.policy.totals import Totals
 from narwhal.ports import Inbound, Recorder
+from narwhal.serving.decodes import OpenDecodes
 
 
 class Ledger:
@@ -30,6 +31,7 @@ class Ledger:
         self.totals = totals
         self.recorder = recorder
         self.clock = clock
+        self.decodes = OpenDecodes(clock)
         self.inflight = 0
         """Entries open now."""
         self.attempts = 0
@@ -61,6 +63,11 @@ class Entry:
             arrived=inbound.arrived_wall,
             epoch=epoch,
         )
+
+    @property
+    def decodes(self) -> OpenDecodes:
+        """The router's open decode streams."""
+        return self._ledger.decodes
 
     def decoded(self, request: InferenceRequest) -> None:
         """The body has been read: from here on the end of the client ends the task that serves it."""

@@ -530,7 +530,10 @@ def test_a_paused_leg_stops_its_engine_and_counts_no_silence(kind: Kind) -> None
         assert sent < many, "the engine is held back"
         assert not task.done(), "a paused leg is not silent"
         assert sink.flow is not None
+        sink.flow.pause()
+        assert (sink.flow.paused, sink.flow.pauses) == (True, 1), "paused already"
         sink.flow.resume()
+        assert (sink.flow.paused, sink.flow.pauses) == (False, 1)
         await task
         assert len(sink.data) == many * len(filler) + len(event("", "stop")) + len(DONE)
 

@@ -57,10 +57,12 @@ class KeptFlow:
 
     passed: int = 0
     paused: bool = False
+    pauses: int = 0
     error: EngineError | None = None
     writer: Callable[[bytes], None] | None = None
 
     def pause(self) -> None:
+        self.pauses += not self.paused
         self.paused = True
 
     def resume(self) -> None:

@@ -301,6 +301,18 @@ def test_a_surge_leaves_the_streaks_as_they_were() -> None:
     assert bench.window(d0=0.05, d1=0.02, d2=0.02) == [("d0", PROBATION)], "the third verdict of over"
 
 
+def test_the_score_of_a_peer_counts_for_two_windows() -> None:
+    """Windows of different engines do not close together."""
+    bench = Bench(replace(SETTINGS, probation_windows=1))
+    bench.window(d0=0.02, d1=0.02, d2=0.02)
+    assert bench.window(d0=0.05, d1=0.05, d2=0.05) == []
+    for _ in range(9):
+        bench.pass_ends()
+    assert bench.window(d0=0.05) == [], "the peers were scored 19 s ago"
+    bench.pass_ends()
+    assert bench.window(d0=0.05) == [("d0", PROBATION)]
+
+
 def test_an_old_score_is_no_peer() -> None:
     bench = Bench()
     bench.window(d0=0.02, d1=0.02, d2=0.02)
