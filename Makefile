@@ -10,11 +10,13 @@ PYTEST := $(BIN)/python -m pytest -q
 SEEDS ?= 1000
 PEERS ?=
 DOC ?=
-# How often `make drills` makes each fault.
+# How often `make drills` makes each fault; how long `make soak` goes on, and what it repeats.
 RUNS ?= 10
+MINUTES ?= 60
+SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint bench sim drills clean
+.PHONY: help setup demo test test-fast lint bench sim drills soak faults clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +54,12 @@ drills: setup  ## The long drills: every fault RUNS times (10), 100 rolling rest
 	@mkdir -p runs
 	$(BIN)/narwhal cluster drill --runs $(RUNS) --slack 5 --json runs/drills.json
 	DRILL_RESTARTS=100 DRILL_OUTAGE_S=60 $(PYTEST) tests/drills
+
+soak: setup  ## Eight engines, two routers, random faults and takeovers for MINUTES=60 (SEED=... repeats one)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --json runs/soak.json
+
+faults: setup  ## Every fault switch of the simulated engine, alone and in pairs (DOC=1: into docs/failures.md)
+	$(BIN)/python -m tests.faults $(if $(DOC),--doc)
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis runs

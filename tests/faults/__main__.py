@@ -1,0 +1,91 @@
+"""Entry of `make faults`: `python -m tests.faults [--doc] [--alone] [--sites N] [word ...]`.
+
+Plays each fault switch alone, then the chosen pairs, each with one attempt a request and with two, and prints
+the tables of docs/failures.md; `--doc` writes them there. Words choose the cases whose name has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from tests.faults import table
+from tests.faults.pairs import PAIRS
+from tests.faults.play import Seen, play
+from tests.faults.site import Site, fault_site
+from tests.faults.switches import SWITCHES, Switch
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    switches: tuple[Switch, ...]
+
+    @property
+    def name(self) -> str:
+        return " + ".join(switch.id for switch in self.switches)
+
+    def targets(self, site: Site) -> str:
+        return ", ".join(site.target(switch) for switch in self.switches)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="word", help="only cases whose name has one of these")
+    parser.add_argument("--doc", action="store_true", help="write the tables into docs/failures.md")
+    parser.add_argument("--alone", action="store_true", help="no pairs")
+    parser.add_argument("--sites", type=int, default=2, help="fleets that run cases beside each other (2)")
+    options = parser.parse_args()
+    alone = list(_chosen(((switch,) for switch in SWITCHES), options.words))
+    pairs = [] if options.alone else list(_chosen(PAIRS, options.words))
+    rows = _played([*alone, *pairs], options.sites)
+    found = table.page(rows[: len(alone)], rows[len(alone) :])
+    print(found)
+    if options.doc:
+        table.write_into(found)
+    return 0
+
+
+def _chosen(groups: Any, words: Sequence[str]) -> Iterator[Case]:
+    cases = (Case(tuple(group)) for group in groups)
+    return (case for case in cases if not words or any(word in case.name for word in words))
+
+
+def _played(cases: Sequence[Case], count: int) -> list[str]:
+    """Their table rows, in order. Each site is a pair of fleets: one attempt, two attempts."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        free: SimpleQueue[tuple[Site, Site]] = SimpleQueue()
+        for number in range(count):
+            home = Path(folder) / str(number)
+            once = stack.enter_context(fault_site(home / "once"))
+            twice = stack.enter_context(fault_site(home / "twice", serving={"max_attempts": 2}))
+            free.put((once, twice))
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(lambda case: _row(case, free), cases))
+
+
+def _row(case: Case, free: SimpleQueue[tuple[Site, Site]]) -> str:
+    sites = free.get()
+    try:
+        print(f"faults: {case.name}", file=sys.stderr, flush=True)
+        once, twice = asyncio.run(_both(case, sites))
+        return table.row(case.name, case.targets(sites[0]), once, twice)
+    finally:
+        free.put(sites)
+
+
+async def _both(case: Case, sites: tuple[Site, Site]) -> tuple[Seen, Seen]:
+    once, twice = await asyncio.gather(*(play(site, *case.switches) for site in sites))
+    return once, twice
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Plays switches on a site under load: ordered, judged, repaired; and what was seen of it from outside.
+
+Seen are the clients' own books, the router's journal (when a verdict fell, and why) and who was asked. A
+verdict is an event `hold` or `ejection`; it ends by `hold_ended` or `readmission`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.faults.site import Site
+from tests.faults.switches import Owed, Switch
+from tests.support.load import WHOLE, Got, Load
+
+RATE = 24.0
+TOKENS = 4
+WARM_S = 0.4
+KEPT_S = 2.5
+"""How long a fault lasts that takes no engine out."""
+OUT_S = 25.0
+"""How long one that must take it out is waited for."""
+LINGER_S = 0.8
+"""After the verdict: long enough for a readmission to be tried in vain."""
+BACK_S = 40.0
+TAKES_OUT = ("hold", "ejection")
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`after_s`: since the order. `reason`: the sentence of the journal."""
+
+    kind: str
+    iid: str
+    after_s: float
+    reason: str
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one case showed. Times by engine are seconds: `out` since the order, `back` since the repair."""
+
+    switches: Sequence[Switch]
+    got: list[Got] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    ordered: float = 0.0
+    repaired: float = 0.0
+    out_s: dict[str, float] = field(default_factory=dict)
+    back_s: dict[str, float] = field(default_factory=dict)
+    avoided: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def lost(self) -> list[Got]:
+        """Requests without a whole answer."""
+        return [one for one in self.got if one.how != WHOLE]
+
+    @property
+    def saw(self) -> Counter[str]:
+        return Counter(one.how for one in self.lost)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [
+            Verdict(row["kind"], row.get("iid", ""), row["at"] - self.ordered, str(row.get("reason", "")))
+            for row in self.events
+            if row["kind"] in TAKES_OUT and row.get("enforced", True)
+        ]
+
+    def verdicts_on(self, iid: str) -> list[Verdict]:
+        return [one for one in self.verdicts if one.iid == iid]
+
+    def failed_rows(self) -> list[dict[str, Any]]:
+        return sorted(
+            (row for row in self.rows if row["terminal"] != "served" and row["arrived"] >= self.ordered - 1),
+            key=ended,
+        )
+
+
+def ended(row: dict[str, Any]) -> float:
+    """Unix seconds of a request's end."""
+    return float(row["arrived"] + row["duration_s"])
+
+
+async def until(holds: Callable[[], bool], within_s: float) -> bool:
+    """Polls a blocking look from a thread of its own, so that clients go on; False when it never held."""
+    deadline = time.monotonic() + within_s
+    while not await asyncio.to_thread(holds):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True
+
+
+async def play(site: Site, *switches: Switch) -> Seen:
+    """One case from a sound fleet to a sound fleet."""
+    await site.heal()
+    site.tail.read()
+    seen = Seen(switches)
+    targets = {site.target(switch) for switch in switches if switch.owed is Owed.OUT}
+    label = f"case-{time.monotonic_ns()}"
+    async with Load(site.router.url, label, rate=RATE, tokens=TOKENS) as load:
+        await asyncio.sleep(WARM_S)
+        seen.ordered = time.time()
+        for switch in switches:
+            await asyncio.to_thread(site.order, switch)
+        await _out(site, seen, targets)
+        await asyncio.to_thread(_note_edges, site, seen)
+        site.clear()
+        seen.repaired = time.time()
+        await _back(site, seen, {site.target(switch) for switch in switches})
+    seen.got = load.got
+    await asyncio.to_thread(site.router.becomes_idle)
+    await _read_journal(site, seen, label)
+    return seen
+
+
+async def _out(site: Site, seen: Seen, targets: set[str]) -> None:
+    """Waits until those that must are out, else for a while."""
+
+    def look() -> bool:
+        for iid in site.out():
+            seen.out_s.setdefault(iid, time.time() - seen.ordered)
+        return targets <= set(seen.out_s)
+
+    if targets:
+        await until(look, OUT_S)
+        await asyncio.sleep(LINGER_S)
+    else:
+        await until(lambda: look() and False, KEPT_S)
+
+
+def _note_edges(site: Site, seen: Seen) -> None:
+    edges = site.router.state()["edges"]
+    rows = edges if isinstance(edges, list) else list(edges.values())
+    seen.avoided.extend(rows)
+
+
+async def _back(site: Site, seen: Seen, targets: set[str]) -> None:
+    """Waits until nobody is out and every target has served a request that came after the repair."""
+    out = set(seen.out_s)
+    tail: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        still = site.out()
+        for iid in out - set(still):
+            seen.back_s.setdefault(iid, time.time() - seen.repaired)
+        tail.extend(site.tail.read())
+        served = {
+            row[half]
+            for row in tail
+            if row["kind"] == "request" and row["terminal"] == "served" and row["arrived"] > seen.repaired
+            for half in ("prefill_iid", "decode_iid")
+        }
+        return not still and targets <= served
+
+    await until(look, BACK_S)
+    _take(seen, tail)
+
+
+async def _read_journal(site: Site, seen: Seen, label: str) -> None:
+    """The rest of the rows: the journal is written a moment behind."""
+    mine = [one.rid for one in seen.got]
+
+    def complete() -> bool:
+        _take(seen, site.tail.read())
+        return len({row["client_rid"] for row in seen.rows if row["client_rid"]} & set(mine)) == len(mine)
+
+    await until(complete, 10.0)
+    seen.rows = [row for row in seen.rows if str(row["client_rid"]).startswith(label)]
+
+
+def _take(seen: Seen, rows: Sequence[dict[str, Any]]) -> None:
+    seen.rows.extend(row for row in rows if row["kind"] == "request")
+    seen.events.extend(row for row in rows if row["kind"] not in ("request", "meta"))

@@ -1,0 +1,97 @@
+"""Four engines and one router in front of them, impatient so that a fault is judged and healed in seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.faults.switches import PREFILL, Owed, Switch
+from tests.support.engines import EngineProcess, RemoteEngine, engine_process
+from tests.support.journal_tail import JournalTail
+from tests.support.processes import eventually
+from tests.support.router import Router, fleet_document, router_process
+
+HEAL_S = 60.0
+EJECT_AFTER = 3
+MONITOR_S = 0.25
+READMIT_EVERY = 4
+PROBE_EVERY_S = MONITOR_S * READMIT_EVERY
+SECTIONS: Mapping[str, Mapping[str, Any]] = {
+    "controller": {"monitor_interval_s": MONITOR_S},
+    "recovery": {
+        "eject_after": EJECT_AFTER,
+        "readmit_every": READMIT_EVERY,
+        "liveness_every": READMIT_EVERY,
+        "liveness_misses": 2,
+        "health": {"window_s": 5.0},
+    },
+    "serving": {"prefill_timeout_s": 1.0, "max_attempts": 1, "retry_base_s": 0.02, "retry_cap_s": 0.1},
+    "engine": {
+        "connect_timeout_s": 1.0,
+        "health_timeout_s": 1.0,
+        "first_token_timeout_s": 1.0,
+        "decode_read_timeout_s": 1.0,
+        "tokenize_timeout_s": 0.5,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """e0 and e1 prefill, e2 and e3 decode."""
+
+    router: Router
+    engines: EngineProcess
+    tail: JournalTail
+
+    def engine(self, iid: str) -> RemoteEngine:
+        return next(one for one in self.engines.engines if one.name == iid)
+
+    def target(self, switch: Switch) -> str:
+        """The engine that gets the fault: the second of its role."""
+        return "e1" if switch.role == PREFILL else "e3"
+
+    def order(self, switch: Switch) -> None:
+        engine = self.engine(self.target(switch))
+        if switch.owed is Owed.EDGE:
+            port = urlsplit(self.engine("e0").side_url).port
+            engine.order("edge", port=port, **switch.fields)
+        for order in switch.orders:
+            engine.order(**order)
+
+    def clear(self) -> None:
+        for engine in self.engines.engines:
+            engine.clear()
+
+    def out(self) -> dict[str, str]:
+        """Engines that take no new request now, and the word for it."""
+        state = self.router.state()
+        held = dict.fromkeys(state["quarantined"], "held")
+        return held | dict.fromkeys(state["ejected"], "ejected")
+
+    def sound(self) -> bool:
+        """Nobody is out, owes a probe, has a streak or an edge to avoid; the split is as configured."""
+        state = self.router.state()
+        untroubled = not (self.out() or state["draining"] or state["edges"] or state["probation"])
+        return untroubled and not any(any(row.values()) for row in state["breaker"]["failures"].values())
+
+    async def heal(self) -> None:
+        """Ends every fault, and waits until the router has forgotten them."""
+        self.clear()
+        await asyncio.to_thread(eventually, self.sound, within_s=HEAL_S, what="a sound fleet")
+
+
+@contextmanager
+def fault_site(folder: Path, **changes: Mapping[str, Any]) -> Iterator[Site]:
+    """`changes` go over the sections of the fleet file."""
+    names = {*SECTIONS, *changes}
+    sections = {name: {**SECTIONS.get(name, {}), **changes.get(name, {})} for name in names}
+    with engine_process(4, "--prefill", "0.005", "--interval", "0.01") as engines:
+        fleet = fleet_document(engines.engines, **sections)
+        with router_process(folder, fleet) as router:
+            yield Site(router, engines, JournalTail(folder / "journal.jsonl"))
