@@ -3,6 +3,9 @@
 With profiles the prefill cost is in seconds and the decode cost in shares of the KV tokens that keep the
 TPOT target. Without profiles both are plain tokens: the neutral coefficients make every formula below
 "resident work plus this request's", with no target to violate.
+
+A penalty (probation) is added to what placement compares, never to resident work: it orders engines, it
+predicts nothing. Its seconds weigh on decode as they do on prefill, in shares of the target of the latter.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ NEUTRAL = EngineProfile(
 NEUTRAL_TPOT = 1.0
 """With the neutral profile the decode budget is then one token, so decode cost counts tokens."""
 
+NEUTRAL_TOKENS_PER_S = 10_000.0
+"""What a second of penalty weighs where nobody has measured: about what one engine prefills in it."""
+
 NO_ROOM = 1e-9
 """Tokens of room where not even one sequence alone keeps the target: behind all that can, yet ordered."""
 
@@ -25,7 +31,8 @@ class EngineLoad:
     """Mutable account of one engine; the hot object of placement. Owned and changed by `Fleet` alone.
 
     `prefill_work` is seconds (tokens when neutral), `kv_tokens` tokens, `decodes` and `prefills` legs.
-    `last_chosen` is the ticket of the newest reservation, 0 before the first.
+    `last_chosen` is the ticket of the newest reservation, 0 before the first. `placed_c` and `placed_kv` are
+    `c` and `kv_tokens` with the penalty in them, for placement to compare at no extra cost.
     """
 
     __slots__ = (
@@ -35,10 +42,14 @@ class EngineLoad:
         "a",
         "b",
         "c",
+        "decode_penalty",
         "decodes",
         "iid",
         "kv_tokens",
         "last_chosen",
+        "placed_c",
+        "placed_kv",
+        "prefill_penalty",
         "prefill_work",
         "prefills",
         "room",
@@ -53,7 +64,7 @@ class EngineLoad:
         self.prefills = self.decodes = self.kv_tokens = self.last_chosen = 0
         self.prefill_work = 0.0
         self.room = 0.0
-        self.decode_changed(0, 0)
+        self.penalise(0.0, 0.0)
 
     def prefill_seconds(self, tokens: int) -> float:
         """Predicted seconds of one prefill of `tokens` on the idle engine."""
@@ -69,6 +80,13 @@ class EngineLoad:
         self.kv_tokens += kv_tokens
         room = min(self._kv_room - self._per_request * (self.decodes + 1), self._kv_capacity)
         self.room = max(room, NO_ROOM)
+        self.placed_kv = self.kv_tokens + self.decode_penalty * self.room
+
+    def penalise(self, prefill: float, decode: float) -> None:
+        """What placement adds to the costs of the two legs from now on, in their own units; 0 = nothing."""
+        self.prefill_penalty, self.decode_penalty = prefill, decode
+        self.placed_c = self.c + prefill
+        self.decode_changed(0, 0)
 
     def decode_share(self, kv_tokens: int) -> float:
         """Resident and new KV tokens ÷ `room`. Above 1.0 the target is missed or the cache too small."""

@@ -2,12 +2,14 @@
 
 Order of candidates: those that keep the SLO before those that do not; for prefill, engines without
 resident decode work before those with; lowest cost; within 1% of it the least recently chosen; engine ID.
+The penalty of an engine on probation counts for the order and never as a miss of the target: no exclusion.
 `loads` must be sorted by engine ID, which makes the last tie-break free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -17,6 +19,8 @@ TIE = 1.01
 """Costs within 1% of the lowest count as equal."""
 
 _last_chosen = attrgetter("last_chosen")
+_prefill_penalty = attrgetter("prefill_penalty")
+_decode_penalty = attrgetter("decode_penalty")
 
 
 # Not frozen, like all that is made several times a request: a frozen one costs thrice as much to make.
@@ -33,19 +37,19 @@ def pick_prefill(loads: Sequence[EngineLoad], tokens: int, *, ttft_s: float) -> 
     """The engine for a prompt of `tokens`. `loads` is not empty; `ttft_s` is inf without profiles."""
     quiet = [e for e in loads if not e.decodes]
     if not quiet:
-        return _cheapest(loads, _prefill_costs(loads, tokens), limit=ttft_s)
-    pick = _cheapest(quiet, _prefill_costs(quiet, tokens), limit=ttft_s)
+        return _prefill_pick(loads, tokens, limit=ttft_s)
+    pick = _prefill_pick(quiet, tokens, limit=ttft_s)
     if not pick.violates_slo or len(quiet) == len(loads):
         return pick
-    busy = [e for e in loads if e.decodes]
-    relief = _cheapest(busy, _prefill_costs(busy, tokens), limit=ttft_s)
+    relief = _prefill_pick([e for e in loads if e.decodes], tokens, limit=ttft_s)
     return pick if relief.violates_slo else relief
 
 
 def pick_decode(loads: Sequence[EngineLoad], kv_tokens: int, *, limit: float) -> Pick:
     """The engine for a sequence of `kv_tokens`. `loads` is not empty; `limit` is inf without profiles."""
-    # EngineLoad.decode_share written out: this line runs once per engine and request.
-    return _cheapest(loads, [(e.kv_tokens + kv_tokens) / e.room for e in loads], limit=limit)
+    # EngineLoad.decode_share and its penalty written out: this line runs once per engine and request.
+    costs = [(e.placed_kv + kv_tokens) / e.room for e in loads]
+    return _cheapest(loads, costs, limit=limit, penalty=_decode_penalty)
 
 
 def least_prefill_work(loads: Sequence[EngineLoad]) -> EngineLoad:
@@ -54,13 +58,22 @@ def least_prefill_work(loads: Sequence[EngineLoad]) -> EngineLoad:
     return min([e for e in loads if e.prefill_work <= lowest], key=_last_chosen)
 
 
-def _prefill_costs(loads: Sequence[EngineLoad], tokens: int) -> list[float]:
-    # EngineLoad.prefill_seconds written out, as above.
-    return [e.prefill_work + (e.a * tokens + e.b) * tokens + e.c for e in loads]
+def _prefill_pick(loads: Sequence[EngineLoad], tokens: int, *, limit: float) -> Pick:
+    # EngineLoad.prefill_seconds and its penalty written out, as above.
+    costs = [e.prefill_work + (e.a * tokens + e.b) * tokens + e.placed_c for e in loads]
+    return _cheapest(loads, costs, limit=limit, penalty=_prefill_penalty)
 
 
-def _cheapest(loads: Sequence[EngineLoad], costs: list[float], *, limit: float) -> Pick:
+def _cheapest(
+    loads: Sequence[EngineLoad], costs: list[float], *, limit: float, penalty: Callable[[EngineLoad], float]
+) -> Pick:
     lowest = min(costs)
+    if lowest > limit:
+        # Whoever misses the target by its penalty alone keeps it.
+        kept = [(e, cost) for e, cost in zip(loads, costs, strict=True) if cost - penalty(e) <= limit]
+        if kept:
+            engines, their_costs = zip(*kept, strict=True)
+            return _cheapest(engines, list(their_costs), limit=math.inf, penalty=penalty)
     bar = lowest * TIE
     ties = [e for e, cost in zip(loads, costs, strict=True) if cost <= bar]
     return Pick(min(ties, key=_last_chosen), lowest, lowest > limit)
