@@ -5,7 +5,7 @@
       CapacityError         -> 429/503   Overloaded, Refused, NoEngine, NoSchedulableEngine, NotOwner
       DeadlineError         -> 504       RequestExpired, QueueExpired, HandoffExpired
       EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StaleEpoch,
-                                         StreamBroken, HandoffInvalid, PoolExhausted
+                                         StreamBroken, HandoffInvalid, SuspectedPoison, PoolExhausted
       IdentityError         -> 503/409   AttestationInvalid
       StoreError                         StoreUnreachable, StoreProtocolError, Fenced
       ConfigError           -> exit 2
@@ -175,6 +175,18 @@ class StreamBroken(EngineError):
 
 class HandoffInvalid(EngineError):
     """Prefill answered 200, but its KV descriptor is missing or malformed."""
+
+
+class SuspectedPoison(EngineError):
+    """The request failed in the same way on two engines: it is not tried again.
+
+    `status` is what the engine answered, 502 where it gave no status.
+    """
+
+    def __init__(self, message: str, *, iid: str = "", leg: str = "", status: int = 502) -> None:
+        super().__init__(message, iid=iid)
+        self.leg = leg
+        self.status = status
 
 
 class PoolExhausted(EngineError):

@@ -49,7 +49,7 @@ def state_document(view: StateView) -> Document:
         "monitoring": _monitoring(view.monitoring),
         "ha": _ha(view.control),
         "admission": asdict(view.admission),
-        "serving": {"attempts": view.attempts},
+        "serving": asdict(view.serving),
         "http_pools": {name: asdict(pool) for name, pool in view.http_pools.items()},
         "pools": _pools(view.roles),
         "thresholds": asdict(view.thresholds),

@@ -14,6 +14,7 @@
 | HandoffExpired | 504 | handoff_expired / same |
 | EngineRefused 400, 413, 422 | the engine's | the engine's error object, without addresses |
 | EngineRefused 429 | 429 | server_overloaded_error / null, the engine's Retry-After or 1 |
+| SuspectedPoison | the engine's or 502 | prefill or decode / same |
 | EngineRefused 408, any EngineError that timed out | 504 | prefill or decode / same |
 | any other EngineError | 502 | prefill or decode / same |
 | anything else | 500 | internal_error / null, with the request ID |
@@ -45,6 +46,7 @@ from narwhal.errors import (
     RequestError,
     RequestExpired,
     RequestIncomplete,
+    SuspectedPoison,
     TooLarge,
     UnknownModel,
 )
@@ -97,6 +99,8 @@ def answer(error: Exception, rid: str) -> ErrorAnswer:
             return _of_deadline(error)
         case EngineRefused():
             return _of_refusal(error)
+        case SuspectedPoison():
+            return _of_leg(error, error.status)
         case EngineError():
             return _of_leg(error, 504 if error.timed_out else 502)
         case _:

@@ -32,8 +32,7 @@ OPTIONAL_BLOCKS: Final = ("engines[].shared_device", "engine_contract", "hardwar
 """Sections whose fields have no effect, and need no values, unless the section is there."""
 
 # Parts that come after this version, by the name that the warning line uses.
-QUEUE: Final = "admission queue"
-RETRIES: Final = "retries"
+SEATS: Final = "legs per engine"
 PREDICTIVE: Final = "predictive admission"
 FAILURES: Final = "failure handling"
 QUARANTINE: Final = "quarantine"
@@ -267,23 +266,19 @@ _SERVING = (
         0,
         doc="Requests that may wait for a place; 0 = no queue.",
         rule=NOT_NEGATIVE,
-        later=QUEUE,
-        at_rest=0,
     ),
     _number(
         "serving.queue_timeout_s",
         0.0,
         doc="Seconds a request may wait there; a queue needs it.",
         rule=NOT_NEGATIVE,
-        later=QUEUE,
-        at_rest=0.0,
     ),
     _whole(
         "serving.prefill_concurrency",
         0,
         doc="Prefill legs at one engine at a time; 0 = no limit.",
         rule=NOT_NEGATIVE,
-        later=QUEUE,
+        later=SEATS,
         at_rest=0,
     ),
     _whole(
@@ -291,7 +286,7 @@ _SERVING = (
         0,
         doc="Decode legs at one engine at a time; 0 = no limit.",
         rule=NOT_NEGATIVE,
-        later=QUEUE,
+        later=SEATS,
         at_rest=0,
     ),
     _number(
@@ -305,18 +300,15 @@ _SERVING = (
         1,
         doc="Prefill and decode attempts per request.",
         rule=Span(1, 3),
-        later=RETRIES,
-        at_rest=1,
     ),
-    _number("serving.retry_base_s", 0.1, doc="First backoff, seconds.", later=RETRIES),
-    _number("serving.retry_cap_s", 1.0, doc="Longest backoff, seconds.", later=RETRIES),
-    _number("serving.retry_budget", 10.0, doc="Retry credits at most.", rule=NOT_NEGATIVE, later=RETRIES),
+    _number("serving.retry_base_s", 0.1, doc="First backoff, seconds."),
+    _number("serving.retry_cap_s", 1.0, doc="Longest backoff, seconds."),
+    _number("serving.retry_budget", 10.0, doc="Retry credits at most.", rule=NOT_NEGATIVE),
     _number(
         "serving.retry_replenish",
         0.1,
         doc="Credits that each success gives back.",
         rule=Span(0, 1),
-        later=RETRIES,
     ),
     _whole("serving.max_request_bytes", 4194304, doc="Longest request body, bytes."),
     _whole("serving.max_response_bytes", 16777216, doc="Longest assembled response or single event, bytes."),

@@ -16,14 +16,30 @@ from narwhal.model.settings import SloSettings, ThresholdSettings
 
 @dataclass(frozen=True, slots=True)
 class AdmissionView:
-    """`inflight`: requests from arrival to the end of the response. `mode`: the one that is in force,
-    open or predictive. `engine_auth`: boundary (no bearer) or engine-credential."""
+    """`inflight`: requests from arrival to the end of the response, the `queued` ones too.
+
+    `queue_high_water`: the most that ever waited at once. `mode`: the one that is in force, open or
+    predictive. `engine_auth`: boundary (no bearer) or engine-credential.
+    """
 
     inflight: int
     limit: int
+    queued: int
+    queue_capacity: int
+    queue_high_water: int
     mode: str
     margin: float
     engine_auth: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServingView:
+    """`attempts`: prefill+decode attempts begun since the start, `retries`: those that were not a request's
+    first. `credits`: what is left for further retries."""
+
+    attempts: int
+    retries: int
+    credits: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +47,13 @@ class StateView:
     """Everything live of the state document. Mappings are by engine ID, `http_pools` by pool name.
 
     `verifying`: engines that owe a good health check.
-
-    `attempts` counts prefill+decode attempts that were begun since the start.
     """
 
     counters: Counters
     monitoring: MonitoringView
     control: ControlStatus
     admission: AdmissionView
-    attempts: int
+    serving: ServingView
     http_pools: Mapping[str, PoolView]
     roles: Mapping[str, Role]
     resident: Mapping[str, Resident]

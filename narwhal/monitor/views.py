@@ -14,7 +14,7 @@ from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import GaugeSample, PoolView
 from narwhal.model.request import Counters
 from narwhal.model.settings import FleetConfig
-from narwhal.model.state_view import AdmissionView, HandoffView, StateView
+from narwhal.model.state_view import AdmissionView, HandoffView, ServingView, StateView
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
 from narwhal.policy.readiness import ReadinessFacts, judge, judge_health
@@ -25,8 +25,7 @@ from narwhal.ports import ControlView
 class Readings:
     """Where the views read. Every callable reads memory only.
 
-    `counters` are the totals of all router runs known here; `attempts` counts attempts begun here;
-    `http_pools` maps pool name to its seats.
+    `counters` are the totals of all router runs known here; `http_pools` maps pool name to its seats.
     """
 
     control: ControlView
@@ -34,7 +33,7 @@ class Readings:
     monitoring: Monitoring
     counters: Callable[[], Counters]
     admission: Callable[[], AdmissionView]
-    attempts: Callable[[], int]
+    serving: Callable[[], ServingView]
     http_pools: Callable[[], Mapping[str, PoolView]]
 
 
@@ -67,7 +66,7 @@ class RouterViews:
             monitoring=readings.monitoring.view(),
             control=readings.control.status(now),
             admission=admission,
-            attempts=readings.attempts(),
+            serving=readings.serving(),
             http_pools=readings.http_pools(),
             roles=readings.fleet.roles(),
             resident=readings.fleet.resident(),

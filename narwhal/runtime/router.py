@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from narwhal.engine.dialect import make_dialect
 from narwhal.model.engine import EngineProfile
 from narwhal.model.monitoring import PoolView
 from narwhal.model.settings import FleetConfig, ServeOptions
-from narwhal.model.state_view import AdmissionView
+from narwhal.model.state_view import AdmissionView, ServingView
 from narwhal.monitor.gate import MonitoredGate
 from narwhal.monitor.handoff import HandoffStage
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
@@ -38,7 +39,7 @@ from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
 from narwhal.policy.retry import RetryPolicy
 from narwhal.policy.totals import Totals
-from narwhal.ports import Checkpoint, ControlGate
+from narwhal.ports import Checkpoint
 from narwhal.runtime.control import ClusterControl, Control, ControlParts, LocalControl, first_failure
 from narwhal.runtime.engines import warmed
 from narwhal.runtime.host import boot_id
@@ -49,13 +50,12 @@ from narwhal.serving.doors import Doors
 from narwhal.serving.handler import Handler
 from narwhal.serving.ledger import Ledger
 from narwhal.serving.leg import EngineAccess
+from narwhal.serving.retries import Retries
 from narwhal.serving.sizing import Sizer
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import JournalRecorder
 
 DRAIN_POLL_S = 0.02
-ONE_ATTEMPT = 1
-"""Attempts a request gets, whatever `serving.max_attempts` says: retries are not built yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,10 @@ class Router:
         self.control.when_restoring(lambda: self.checks.introduce(self.fleet.engines))
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
+        gate = MonitoredGate(self.control.gate, self.monitoring)
+        self.check = ControlCheck(gate, clock)
+        self.doors = Doors(self.admission, control=self.check, fleet=self.fleet, clock=clock)
+        self.retries = Retries(RetryPolicy(config.serving), clock=clock, draw=random.random)
         self.card = ModelCard(
             config.model,
             control=self.probes,
@@ -127,7 +131,7 @@ class Router:
         )
         self.views = RouterViews(self._readings(), config=config, clock=clock)
         self.monitor = self._made_monitor()
-        self.app = self._made_app(MonitoredGate(self.control.gate, self.monitoring))
+        self.app = self._made_app()
 
     async def run(self) -> None:
         """Control and monitoring until cancelled. Raises what must end the process."""
@@ -197,30 +201,23 @@ class Router:
             interval_s=setting.config.controller.monitor_interval_s,
         )
 
-    def _made_handler(self, gate: ControlGate) -> Handler:
+    def _made_handler(self) -> Handler:
         config, clock = self._setting.config, self._setting.clock
         dialect = make_dialect(config.engine.dialect, config.engine.connector)
         access = EngineAccess(self.client, dialect, clock, config.engine)
-        check = ControlCheck(gate, clock)
         return Handler(
             self.ledger,
-            doors=Doors(
-                self.admission,
-                control=check,
-                fleet=self.fleet,
-                clock=clock,
-                request_timeout_s=config.serving.request_timeout_s,
-            ),
+            doors=self.doors,
             sizer=Sizer(access, self.fleet),
-            attempt=Attempt(access, config.serving, fleet=self.fleet, control=check),
-            retry=RetryPolicy(ONE_ATTEMPT),
+            attempt=Attempt(access, config.serving, fleet=self.fleet, control=self.check),
+            retries=self.retries,
         )
 
-    def _made_app(self, gate: ControlGate) -> ASGIApp:
+    def _made_app(self) -> ASGIApp:
         setting, views = self._setting, self.views
         clock = setting.clock
         data = DataViews(
-            handler=self._made_handler(gate),
+            handler=self._made_handler(),
             limits=BodyLimits(setting.config.model, setting.config.serving.max_request_bytes),
             arrival=lambda: (clock.now(), clock.wall()),
             card=self.card,
@@ -253,7 +250,7 @@ class Router:
             monitoring=self.monitoring,
             counters=self.totals.total,
             admission=self._admission_view,
-            attempts=lambda: self.ledger.attempts,
+            serving=self._serving_view,
             http_pools=self._pools,
         )
 
@@ -261,10 +258,16 @@ class Router:
         return AdmissionView(
             inflight=self.ledger.inflight,
             limit=self.admission.limit,
+            queued=self.doors.room.queued,
+            queue_capacity=self.admission.capacity,
+            queue_high_water=self.doors.room.high_water,
             mode=self.admission.mode,
             margin=self.admission.margin,
             engine_auth="engine-credential" if self._setting.api_key else "boundary",
         )
+
+    def _serving_view(self) -> ServingView:
+        return ServingView(self.ledger.attempts, self.ledger.retries, self.retries.credits)
 
     def _pools(self) -> Mapping[str, PoolView]:
         return {"data": self.client.pool(), "control": self.probes.pool()}

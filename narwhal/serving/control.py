@@ -25,9 +25,15 @@ class ControlCheck:
 
     def demand(self) -> None:
         """Raises NotOwner unless this router owns the fleet at this instant."""
+        if (refusal := self.refusal()) is not None:
+            raise refusal
+
+    def refusal(self) -> NotOwner | None:
+        """What `demand` would raise now."""
         now = self._clock.now()
-        if not self._gate.may_admit(now):
-            raise NotOwner(f"this router does not serve now: {self._gate.refusal(now)}")
+        if self._gate.may_admit(now):
+            return None
+        return NotOwner(f"this router does not serve now: {self._gate.refusal(now)}")
 
     def overruled(self, error: StaleEpoch) -> NotOwner | EngineError:
         """What an engine's 409 `stale_epoch` means for its request. Ends the ownership if it is true."""

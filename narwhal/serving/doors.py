@@ -1,14 +1,16 @@
-"""What a request must pass before it is placed: control, the in-flight limit, engines at all."""
+"""What a request must pass before it is placed: control, the in-flight limit, the queue, engines at all."""
 
 from __future__ import annotations
 
 from narwhal.clock import Clock
-from narwhal.errors import NoEngine, NoSchedulableEngine, Overloaded, RequestExpired
+from narwhal.errors import CapacityError, NoEngine, NoSchedulableEngine, Overloaded, RequestExpired
 from narwhal.model.engine import Leg
 from narwhal.model.request import Deadline, InferenceRequest
 from narwhal.policy.admission import Admission
 from narwhal.policy.fleet import Fleet
 from narwhal.serving.control import ControlCheck
+from narwhal.serving.ledger import Entry
+from narwhal.serving.waiting_room import Waiter, WaitingRoom
 
 
 class Doors:
@@ -21,39 +23,61 @@ class Doors:
         control: ControlCheck,
         fleet: Fleet,
         clock: Clock,
-        request_timeout_s: float,
     ) -> None:
         self._admission = admission
-        self._timeout_s = request_timeout_s
         self._control = control
         self._fleet = fleet
         self._clock = clock
+        self.room = WaitingRoom(admission, clock=clock, refusal=self.refusal)
 
     @property
     def epoch(self) -> int:
         return self._control.epoch
 
-    async def admit(self, inflight: int) -> None:
-        """`inflight` includes the request itself. Raises NotOwner or Overloaded."""
+    async def admit(self, entry: Entry, inflight: int) -> Waiter | None:
+        """`inflight` includes the request itself. None: it has its place, else it stands in line.
+
+        Raises NotOwner or Overloaded.
+        """
         await self._control.admit()
         if not self._admission.admits(inflight):
-            raise Overloaded(f"{self._admission.limit} requests are in flight: the limit")
+            raise Overloaded(self._admission.full)
+        return self.room.enter(entry)
+
+    async def turn(self, waiter: Waiter) -> None:
+        """Waits in line. Raises QueueExpired, NotOwner, NoEngine or NoSchedulableEngine."""
+        await self.room.turn(waiter)
+        if (refusal := self.refusal()) is not None:
+            raise refusal
 
     def deadline(self, request: InferenceRequest) -> Deadline:
         """The one deadline of the request, from its arrival."""
-        return Deadline(request.arrived_at + self._timeout_s)
+        return Deadline(request.arrived_at + self._admission.request_timeout_s)
 
     def check_deadline(self, deadline: Deadline) -> None:
         """Raises RequestExpired: no attempt begins after the deadline."""
         if deadline.passed(self._clock.now()):
             raise RequestExpired("the request's deadline passed")
 
+    def demand(self) -> None:
+        """Raises NotOwner: no attempt begins without control."""
+        self._control.demand()
+
     def check_engines(self) -> None:
         """Raises NoSchedulableEngine or NoEngine: both legs need an engine before any work is done."""
+        if (lack := self._lack()) is not None:
+            raise lack
+
+    def refusal(self) -> CapacityError | None:
+        """Why no request can be placed now; None while nothing forbids it."""
+        return self._control.refusal() or self._lack()
+
+    def _lack(self) -> CapacityError | None:
         now = self._clock.now()
         for leg in (Leg.PREFILL, Leg.DECODE):
             if self._fleet.can_serve(leg, now):
                 continue
             if not self._fleet.schedulable(leg):
-                raise NoSchedulableEngine(f"roles and pins leave no engine for the {leg.value} leg")
-            raise NoEngine(f"no engine can take the {leg.value} leg now")
+                return NoSchedulableEngine(f"roles and pins leave no engine for the {leg.value} leg")
+            return NoEngine(f"no engine can take the {leg.value} leg now")
+        return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Set
 
 from narwhal.errors import EngineError, HandoffExpired
-from narwhal.policy.retry import RetryPolicy
 from narwhal.ports import Inbound
 from narwhal.serving.attempt import Attempt
 from narwhal.serving.doors import Doors
 from narwhal.serving.job import Job
 from narwhal.serving.ledger import Ledger
+from narwhal.serving.retries import Retries
 from narwhal.serving.sizing import Sizer
 
 
@@ -18,20 +18,22 @@ class Handler:
     """Implements `ports.RequestHandler`."""
 
     def __init__(
-        self, ledger: Ledger, *, doors: Doors, sizer: Sizer, attempt: Attempt, retry: RetryPolicy
+        self, ledger: Ledger, *, doors: Doors, sizer: Sizer, attempt: Attempt, retries: Retries
     ) -> None:
         self._ledger = ledger
         self._doors = doors
         self._sizer = sizer
         self._attempt = attempt
-        self._retry = retry
+        self._retries = retries
 
     async def serve(self, inbound: Inbound) -> None:
         with self._ledger.open(inbound, self._doors.epoch) as entry:
-            await self._doors.admit(self._ledger.inflight)
+            waiter = await self._doors.admit(entry, self._ledger.inflight)
             request = await inbound.read()
             entry.decoded(request)
             self._doors.check_engines()
+            if waiter is not None:
+                await self._doors.turn(waiter)
             deadline = self._doors.deadline(request)
             demand = await self._sizer.measure(request, deadline)
             entry.sized(demand)
@@ -42,8 +44,12 @@ class Handler:
         while True:
             self._doors.check_deadline(job.deadline)
             try:
-                return await self._attempt.run(job, avoid)
+                await self._attempt.run(job, avoid)
+                return self._retries.served()
             except (EngineError, HandoffExpired) as error:
-                if job.stream.started or not self._retry.another(job.entry.row.attempts, error):
+                pause_s = self._retries.pause_s(job, error)
+                if pause_s is None:
                     raise
                 avoid |= job.entry.engines_of_attempt()
+            await self._retries.rest(pause_s)
+            self._doors.demand()

@@ -36,6 +36,8 @@ class Ledger:
         """Entries open now."""
         self.attempts = 0
         """Prefill+decode attempts begun since the start."""
+        self.retries = 0
+        """Those of them that were not a request's first."""
 
     def open(self, inbound: Inbound, epoch: int) -> Entry:
         """Counts the request. Use the entry as a context manager at once."""
@@ -46,7 +48,10 @@ class Ledger:
 class Entry:
     """One request in hand. `row` is its journal row; `began` is on Clock.now."""
 
-    __slots__ = ("_answered", "_held", "_inbound", "_ledger", "_missed_slo", "began", "dispatched", "row")
+    __slots__ = (
+        "_answered", "_at_end", "_held", "_inbound", "_ledger", "_missed_slo", "_read", "began", "dispatched",
+        "row",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger, inbound: Inbound, *, epoch: int) -> None:
         self._ledger = ledger
@@ -54,6 +59,8 @@ class Entry:
         self._held: list[Reservation] = []
         self._missed_slo = False
         self._answered = False
+        self._read = False
+        self._at_end: Callable[[], None] | None = None
         self.began = ledger.clock.now()
         self.dispatched = False
         """A leg has been sent: the request runs to its end even if control is lost (I8)."""
@@ -71,7 +78,12 @@ class Entry:
 
     def decoded(self, request: InferenceRequest) -> None:
         """The body has been read: from here on the end of the client ends the task that serves it."""
+        self._read = True
         self._inbound.stream.watch(_ender_of_this_task())
+
+    def at_end(self, give_back: Callable[[], None]) -> None:
+        """`give_back` is called once, when the request has ended: its place in this router."""
+        self._at_end = give_back
 
     def sized(self, demand: Demand) -> None:
         """Prompt tokens as counted or estimated; the engine's own count replaces them at the end."""
@@ -90,10 +102,14 @@ class Entry:
         self._ledger.fleet.release(reservation, self._ledger.clock.now())
 
     def attempt(self) -> None:
-        """Counts the start of one prefill+decode attempt."""
-        self.row.attempts += 1
-        self.row.decode_iid = None
+        """Counts the start of one prefill+decode attempt; what an earlier one left in the row is no more."""
+        row = self.row
+        row.attempts += 1
         self._ledger.attempts += 1
+        if row.attempts > 1:
+            self._ledger.retries += 1
+            row.decode_iid = row.decode_rid = row.ttft_s = row.tpot_s = row.kv_wait_s = None
+            row.crossed, row.output_len = False, 0
 
     def engines_of_attempt(self) -> frozenset[str]:
         """Whom the next attempt avoids: the engine whose leg failed, and the producer of a failed decode."""
@@ -127,6 +143,9 @@ class Entry:
         ledger, row = self._ledger, self.row
         self._release_all()
         ledger.inflight -= 1
+        at_end, self._at_end = self._at_end, None
+        if at_end is not None:
+            at_end()
         outcome = self._outcome(error)
         row.duration_s = ledger.clock.now() - self.began
         row.terminal = outcome
@@ -146,7 +165,7 @@ class Entry:
         """Cancellation while the body was read is the client's, later only if its stream says so."""
         if not isinstance(error, asyncio.CancelledError):
             return False
-        return self._inbound.stream.gone or not self.row.attempts
+        return self._inbound.stream.gone or not self._read
 
     def _release_all(self) -> None:
         now = self._ledger.clock.now()

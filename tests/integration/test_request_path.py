@@ -318,7 +318,7 @@ async def test_a_stream_that_breaks_ends_with_one_error_event(fault):
 
 @pytest.mark.parametrize("leg", ["prefill", "decode"])
 async def test_another_attempt_avoids_the_engines_of_the_failed_one(leg):
-    async with fleet("ppdd", options=RouterOptions(attempts=2)) as (rig, stands):
+    async with fleet("ppdd", serving=serving_settings(max_attempts=2)) as (rig, stands):
         order(stands[2 if leg == "decode" else 0], "status", status=500, leg=leg)
         response = await rig.http.post(COMPLETIONS, json=PROMPT)
         await until_settled(rig, stands)
@@ -329,14 +329,14 @@ async def test_another_attempt_avoids_the_engines_of_the_failed_one(leg):
 
 
 async def test_a_refusal_of_the_request_is_not_tried_again():
-    async with fleet("ppdd", options=RouterOptions(attempts=3)) as (rig, stands):
+    async with fleet("ppdd", serving=serving_settings(max_attempts=3)) as (rig, stands):
         order(stands[0], "status", status=400, leg="prefill")
         assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 400
     assert rig.last.attempts == 1
 
 
 async def test_nothing_is_tried_again_after_output():
-    async with fleet("ppdd", options=RouterOptions(attempts=3)) as (rig, stands):
+    async with fleet("ppdd", serving=serving_settings(max_attempts=3)) as (rig, stands):
         order(stands[2], "close", leg="decode")
         assert "error" in events((await rig.http.post(COMPLETIONS, json=PROMPT)).text)[-1]
     assert rig.last.attempts == 1

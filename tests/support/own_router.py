@@ -6,7 +6,7 @@ from narwhal.cluster.local import LocalGate, LocalView
 from narwhal.model.control import OwnerRef
 from narwhal.model.engine import EngineSpec, Role
 from narwhal.model.monitoring import PoolView, StageReport
-from narwhal.model.state_view import AdmissionView
+from narwhal.model.state_view import AdmissionView, ServingView
 from narwhal.monitor.views import Readings, RouterViews
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
@@ -18,7 +18,16 @@ ENGINES = (
     EngineSpec("d0", "http://d0", Role.DECODE),
     EngineSpec("d1", "http://d1", Role.DECODE, pin=True),
 )
-ADMISSION = AdmissionView(inflight=2, limit=512, mode="open", margin=0.0, engine_auth="boundary")
+ADMISSION = AdmissionView(
+    inflight=2,
+    limit=512,
+    queued=0,
+    queue_capacity=8,
+    queue_high_water=1,
+    mode="open",
+    margin=0.0,
+    engine_auth="boundary",
+)
 POOL = PoolView(limit=512, busy=2, waiting=0)
 
 
@@ -54,7 +63,7 @@ class Own:
             monitoring=self.monitoring,
             counters=self.totals.total,
             admission=lambda: ADMISSION,
-            attempts=lambda: 3,
+            serving=lambda: ServingView(attempts=3, retries=1, credits=9.0),
             http_pools=lambda: {"data": POOL},
         )
         self.views = RouterViews(readings, config=self.config, clock=Still())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,9 @@ from narwhal.serving.doors import Doors
 from narwhal.serving.handler import Handler
 from narwhal.serving.ledger import Ledger
 from narwhal.serving.leg import EngineAccess
+from narwhal.serving.retries import Retries
 from narwhal.serving.sizing import Sizer
+from narwhal.serving.waiting_room import WaitingRoom
 from narwhal.telemetry.recorder import MemoryRecorder
 
 
@@ -57,6 +59,8 @@ class Rig:
     recorder: MemoryRecorder
     card: Card
     client: LeanClient
+    room: WaitingRoom
+    retries: Retries
     http: httpx.AsyncClient
 
     @property
@@ -82,11 +86,11 @@ def specs(stands: Sequence[Any], *, roles: str) -> tuple[EngineSpec, ...]:
 @dataclass(frozen=True, slots=True)
 class RouterOptions:
     """What a test may set beside the fleet file. Without a gate the router is in control; `stamp` is what
-    its legs carry as their epoch, None for nothing."""
+    its legs carry as their epoch, None for nothing. `draw` scales the pauses before retries."""
 
     gate: ControlGate | None = None
     profiles: Mapping[str, EngineProfile] = field(default_factory=dict)
-    attempts: int = 1
+    draw: Callable[[], float] = lambda: 0.0
     body_idle_s: float = 30.0
     stamp: str | None = None
 
@@ -106,18 +110,14 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
     )
     control = ControlCheck(options.gate or LocalGate(), clock)
     ledger = Ledger(fleet=fleet, totals=totals, recorder=recorder, clock=clock)
+    doors = Doors(Admission(config.serving), control=control, fleet=fleet, clock=clock)
+    retries = Retries(RetryPolicy(config.serving), clock=clock, draw=options.draw)
     handler = Handler(
         ledger,
-        doors=Doors(
-            Admission(config.serving),
-            control=control,
-            fleet=fleet,
-            clock=clock,
-            request_timeout_s=config.serving.request_timeout_s,
-        ),
+        doors=doors,
         sizer=Sizer(access, fleet),
         attempt=Attempt(access, config.serving, fleet=fleet, control=control),
-        retry=RetryPolicy(options.attempts),
+        retries=retries,
     )
     card = Card(config.model)
     views = DataViews(
@@ -131,7 +131,7 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
         _served(DataFirst(views, Starlette(routes=data_routes(views)))) as url,
         httpx.AsyncClient(base_url=url) as http,
     ):
-        yield Rig(url, fleet, ledger, totals, recorder, card, client, http)
+        yield Rig(url, fleet, ledger, totals, recorder, card, client, doors.room, retries, http)
         await http.aclose()
     await client.aclose()
 

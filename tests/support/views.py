@@ -18,7 +18,7 @@ from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView, PoolView, StageTally
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
-from narwhal.model.state_view import AdmissionView, HandoffView, StateView
+from narwhal.model.state_view import AdmissionView, HandoffView, ServingView, StateView
 from tests.support.settings import controller_settings, fleet_config
 
 OWNER = OwnerRef("a:1", "http://a:1")
@@ -66,8 +66,17 @@ STATE = StateView(
         },
     ),
     control=OWNING,
-    admission=AdmissionView(inflight=2, limit=512, mode="open", margin=0.1, engine_auth="boundary"),
-    attempts=11,
+    admission=AdmissionView(
+        inflight=2,
+        limit=512,
+        queued=1,
+        queue_capacity=8,
+        queue_high_water=3,
+        mode="open",
+        margin=0.1,
+        engine_auth="boundary",
+    ),
+    serving=ServingView(attempts=11, retries=2, credits=8.5),
     http_pools={"data": PoolView(limit=512, busy=2, waiting=0)},
     roles={"p1": Role.PREFILL, "p0": Role.PREFILL, "d0": Role.DECODE},
     resident={"p0": Resident(1, 0), "p1": Resident(), "d0": Resident(0, 1)},

@@ -234,17 +234,17 @@ def test_a_plain_open_fleet_has_nothing_to_warn_of(tmp_path: Path) -> None:
 
 
 def test_fields_of_later_parts_are_named_in_one_line(tmp_path: Path) -> None:
-    serving = {"admission": "open", "queue_capacity": 8, "queue_timeout_s": 2, "max_attempts": 2}
+    serving = {"admission": "open", "prefill_concurrency": 8, "decode_concurrency": 2}
     recovery = {"failure_quarantine_s": 5, "health": {"drift_band": 3}}
     assert warnings_of(tmp_path, serving=serving, recovery=recovery) == [
         "accepted, but this version does not act on it yet: "
-        "admission queue (serving.queue_capacity, serving.queue_timeout_s); retries (serving.max_attempts); "
+        "legs per engine (serving.prefill_concurrency, serving.decode_concurrency); "
         "quarantine (recovery.failure_quarantine_s); drift detection (recovery.health.drift_band)"
     ]
 
 
 def test_values_that_ask_nothing_of_a_later_part_are_not_named(tmp_path: Path) -> None:
-    serving = {"admission": "open", "queue_capacity": 0, "max_attempts": 1, "admission_margin": 0}
+    serving = {"admission": "open", "prefill_concurrency": 0, "admission_margin": 0}
     assert warnings_of(tmp_path, serving=serving) == []
 
 

@@ -58,7 +58,7 @@ def test_state_reads_every_part() -> None:
     assert state.pinned == ("d1",)
     assert state.roles == {"p0": Role.PREFILL, "d0": Role.DECODE, "d1": Role.DECODE}
     assert state.monitoring.stages["handoff"].failures == 1
-    assert (state.attempts, state.http_pools, state.admission) == (3, {"data": POOL}, ADMISSION)
+    assert (state.serving.attempts, state.http_pools, state.admission) == (3, {"data": POOL}, ADMISSION)
     assert (state.thresholds, state.slo) == (own.config.controller.thresholds, own.config.slo)
 
 
