@@ -109,7 +109,14 @@ class EngineError(NarwhalError):
 
 
 class EngineUnreachable(EngineError):
-    """Connect refused, reset, DNS or TLS failure, or connection lost before a response."""
+    """Connect refused, reset, DNS or TLS failure, or connection lost before a response.
+
+    `kind`: connect (the engine never got the request) or lost.
+    """
+
+    def __init__(self, message: str, *, iid: str = "", kind: str = "lost") -> None:
+        super().__init__(message, iid=iid)
+        self.kind = kind
 
 
 class EngineTimeout(EngineError):

@@ -163,7 +163,7 @@ class LeanClient:
         except TimeoutError:
             raise EngineTimeout(f"no connection in {limit_s} s", iid=call.iid, kind="connect") from None
         except OSError as error:
-            raise EngineUnreachable(f"connect: {error}", iid=call.iid) from error
+            raise EngineUnreachable(f"connect: {error}", iid=call.iid, kind="connect") from error
         self._open.add(connection)
         return connection
 

@@ -202,4 +202,5 @@ def _told(error: httpx.HTTPError, iid: str, *, answered: bool) -> EngineError:
         return EngineTimeout("no connection in time", iid=iid, kind="connect")
     if answered:
         return StreamBroken("connection lost inside the response", iid=iid, kind="early_end")
-    return EngineUnreachable(f"{type(error).__name__}: {error}", iid=iid)
+    kind = "connect" if isinstance(error, httpx.ConnectError) else "lost"
+    return EngineUnreachable(f"{type(error).__name__}: {error}", iid=iid, kind=kind)

@@ -59,7 +59,7 @@ class MemoryControl:
         try:
             async with asyncio.timeout(timeout_s):
                 if iid not in self._engines:
-                    raise EngineUnreachable("connect: nobody listens", iid=iid)
+                    raise EngineUnreachable("connect: nobody listens", iid=iid, kind="connect")
                 reply = await self._engines[iid](ask)
         except TimeoutError:
             raise EngineTimeout(f"no whole answer in {timeout_s} s", iid=iid) from None

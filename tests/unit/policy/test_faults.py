@@ -1,10 +1,9 @@
-"""engine/faults.py: each row of the table of failures.md section 2."""
+"""policy/faults.py: each row of the table of failures.md section 2."""
 
 from __future__ import annotations
 
 import pytest
 
-from narwhal.engine.faults import classify
 from narwhal.errors import (
     EngineError,
     EngineRefused,
@@ -13,8 +12,10 @@ from narwhal.errors import (
     HandoffInvalid,
     PoolExhausted,
     StreamBroken,
+    SuspectedPoison,
 )
 from narwhal.model.evidence import FailureClass
+from narwhal.policy.faults import classify, may_be_the_requests, way_of
 
 TABLE = [
     (EngineUnreachable("refused"), FailureClass.CONNECTION),
@@ -37,6 +38,7 @@ TABLE = [
     (EngineRefused("x", status=409), None),
     (HandoffInvalid("x"), FailureClass.KV_HANDOFF),
     (PoolExhausted("x"), None),
+    (SuspectedPoison("x"), None),
 ]
 
 
@@ -47,3 +49,27 @@ def test_class_of_a_fault(error: EngineError, expected: FailureClass | None) -> 
 
 def test_every_exception_of_the_engine_tree_has_a_row() -> None:
     assert {type(error) for error, _ in TABLE} == set(EngineError.__subclasses__())
+
+
+WAYS = [
+    (EngineUnreachable("x", kind="connect"), "connection:connect", False),
+    (EngineUnreachable("x"), "connection:lost", True),
+    (EngineTimeout("x", kind="connect"), "timeout:connect", False),
+    (EngineTimeout("x", kind="read"), "timeout:read", True),
+    (EngineTimeout("x", kind="first_token"), "stream:first_token", True),
+    (StreamBroken("x", kind="early_end"), "stream:early_end", True),
+    (StreamBroken("x", kind="error_object"), "inference_status:error_object", True),
+    (EngineRefused("x", status=503), "inference_status:503", True),
+    (EngineRefused("x", status=429), "overload:429", False),
+    (HandoffInvalid("x"), "kv_handoff", True),
+]
+
+
+@pytest.mark.parametrize(("error", "way", "the_requests"), WAYS)
+def test_failures_are_compared_by_class_and_status_or_kind(
+    error: EngineError, way: str, the_requests: bool
+) -> None:
+    failure = classify(error)
+    assert failure is not None
+    assert way_of(error, failure) == way
+    assert may_be_the_requests(error, failure) is the_requests, "no request is to blame for a closed door"

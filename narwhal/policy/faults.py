@@ -1,4 +1,4 @@
-"""The one table from what went wrong on a leg to its failure class (failures.md section 2).
+"""The one table from what went wrong on a leg to its failure class (failures.md section 2). Pure.
 
 | what was seen | class |
 | --- | --- |
@@ -8,7 +8,7 @@
 | status 408, 429 | overload |
 | any other 5xx, an error object inside a 200 | inference_status |
 | prefill answered 200 without a usable KV handoff | kv_handoff |
-| our own pool, any other status (an answer), an answer over our own limit | none |
+| our own pool, any other status (an answer), an answer over our own limit, what was judged before | none |
 """
 
 from __future__ import annotations
@@ -40,6 +40,24 @@ _BROKEN: Mapping[str, FailureClass | None] = {
     "too_large": None,
 }
 _OVERLOAD = frozenset((408, 429))
+
+
+def way_of(error: EngineError, failure: FailureClass) -> str:
+    """How the leg failed, for comparison across engines: class and status, or class and kind."""
+    match error:
+        case EngineRefused():
+            return f"{failure}:{error.status}"
+        case EngineUnreachable() | EngineTimeout() | StreamBroken():
+            return f"{failure}:{error.kind}"
+        case _:
+            return f"{failure}"
+
+
+def may_be_the_requests(error: EngineError, failure: FailureClass) -> bool:
+    """False: the request cannot be at fault, since the engine never got it or only had no room for it."""
+    if failure is FailureClass.OVERLOAD:
+        return False
+    return not (isinstance(error, EngineUnreachable | EngineTimeout) and error.kind == "connect")
 
 
 def classify(error: EngineError) -> FailureClass | None:
