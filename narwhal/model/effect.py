@@ -30,11 +30,16 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ProbeWanted:
-    """Look at `iid` now, beside everything else. `producer`: whose KV to pull, "" = its own."""
+    """Look at `iid` now, beside everything else. `producer`: whose KV to pull, "" = its own.
+
+    `consumer`: for an inference probe of a suspect producer, the engine that pulls its KV; "" = itself. A
+    decode leg that fails there is the producer's fault only if the consumer does well alone.
+    """
 
     kind: ProbeKind
     iid: str
     producer: str = ""
+    consumer: str = ""
 
 
 Effect = Told | ProbeWanted

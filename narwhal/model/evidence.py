@@ -88,7 +88,8 @@ class HealthProbed:
 class InferenceProbed:
     """A prefill leg and a decode leg of our own. `peer`: the producer it pulled from, "" = local.
 
-    `status`: that of the answer which failed it, 0 where there was none.
+    `status`: that of the answer which failed it, 0 where there was none. `consumer`: who pulled the KV of
+    `iid`, in the probe of a suspect producer.
     """
 
     iid: str
@@ -96,6 +97,7 @@ class InferenceProbed:
     peer: str = ""
     detail: str = ""
     status: int = 0
+    consumer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,100 @@
+"""Engines that ask for less (failures.md section 9, "Nobody" and "A misconfigured engine"). Pure.
+
+| engine | event | next |
+| --- | --- | --- |
+| free | 408 or 429 | relieved for as long as it asked (`Retry-After`, else 1 s; 60 s at most) |
+| relieved until T | 408 or 429 | relieved until the later of T and what it asks now |
+| relieved until T | now reaches T | free, by itself |
+| free, relieved | 429 | saturated since now, unless since earlier |
+| saturated since S | `eject_after` times 429, the last 30 s after S or later | suspected, each time |
+| saturated | any other answer; a good inference probe | not saturated |
+
+A relieved engine is chosen only when no other can take the leg: that is how its share is lowered. No answer
+at all (no connection, no reply in time) says nothing about saturation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from narwhal.errors import InvariantViolation
+from narwhal.model.evidence import FailureClass, LegFailed
+
+ASKED_S = 1.0
+"""Seconds, where the engine names none."""
+MOST_ASKED_S = 60.0
+SATURATED_S = 30.0
+"""Back-pressure without any other answer for so long is a fault."""
+TOO_MANY = "overload:429"
+"""The way of a leg that was answered 429."""
+_SILENT = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
+
+
+@dataclass(slots=True)
+class _Saturation:
+    since: float
+    answers: int = 0
+
+
+class BackPressure:
+    """Who is relieved, and who says nothing but 429."""
+
+    __slots__ = ("_eject_after", "_relieved", "_saturated")
+
+    def __init__(self, *, eject_after: int) -> None:
+        self._eject_after = eject_after
+        self._relieved: dict[str, float] = {}
+        self._saturated: dict[str, _Saturation] = {}
+
+    def failed(self, evidence: LegFailed, now: float) -> str:
+        """Takes any failed leg; a sentence when the engine is suspected, "" when not."""
+        if evidence.failure is not FailureClass.OVERLOAD:
+            if evidence.failure not in _SILENT:
+                self.answered(evidence.iid)
+            return ""
+        self._relieve(evidence.iid, evidence.retry_after_s, now=now)
+        if evidence.way != TOO_MANY:
+            self.answered(evidence.iid)
+            return ""
+        saturation = self._saturated.setdefault(evidence.iid, _Saturation(now))
+        saturation.answers += 1
+        lasted_s = now - saturation.since
+        if saturation.answers < self._eject_after or lasted_s < SATURATED_S:
+            return ""
+        return f"nothing but 429 for {lasted_s:.0f} s, {saturation.answers} times"
+
+    def _relieve(self, iid: str, asked_s: float | None, *, now: float) -> None:
+        until = now + min(ASKED_S if asked_s is None else asked_s, MOST_ASKED_S)
+        if until > now:
+            self._relieved[iid] = max(until, self._relieved.get(iid, 0.0))
+
+    def answered(self, iid: str) -> None:
+        """It gave something else than 429."""
+        if iid in self._saturated:
+            del self._saturated[iid]
+
+    def forget(self, iid: str) -> None:
+        """It begins anew, after a good inference probe or a readmission."""
+        self._saturated.pop(iid, None)
+
+    @property
+    def idle(self) -> bool:
+        """Nobody asked for anything lately: `relieved` need not be called."""
+        return not self._relieved
+
+    def relieved(self, now: float) -> Mapping[str, float]:
+        """Engine ID to when its relief ends, after `now`; may be empty. Forgets what is over."""
+        if any(until <= now for until in self._relieved.values()):
+            self._relieved = {iid: until for iid, until in self._relieved.items() if until > now}
+        return self._relieved
+
+    def next_end(self, now: float) -> float:
+        """When the next relief ends; inf without any."""
+        return min(self.relieved(now).values(), default=inf)
+
+    def check_invariants(self, now: float) -> None:
+        """Raises InvariantViolation where a relief lasts longer than any can."""
+        if any(until > now + MOST_ASKED_S for until in self.relieved(now).values()):
+            raise InvariantViolation("back-pressure: a relief longer than any engine may ask")

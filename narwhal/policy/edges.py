@@ -1,0 +1,291 @@
+"""Pairs of engines between which KV goes, and whose fault a failed transfer is (failures.md section 9). Pure.
+
+One edge per (producer, consumer). "Sound with others" is an end that since the edge's first failure in the
+row has had a decode across another edge that does not fail now.
+
+| edge | event | next |
+| --- | --- | --- |
+| quiet | a decode across it reached its clean end | quiet |
+| quiet, failing n | a decode across it failed | failing n + 1 |
+| failing n | a decode across it reached its clean end | quiet |
+| failing `eject_after` or more | both ends are sound with others | avoided |
+| any | its probe was good | quiet |
+| any | its probe was bad | avoided |
+| any that was crossed | one end is another process now | carries traffic, owes a probe at once |
+| avoided | every `every_s`; its probe told nothing | avoided, owes a probe |
+
+| producer | event | verdict |
+| --- | --- | --- |
+| failing | `eject_after` failed decodes in a row, with two consumers or more | its own fault |
+| any | bad probes with two consumers or more, and it works with none | its own fault |
+
+| consumer | event | verdict |
+| --- | --- | --- |
+| any | bad probes with two producers or more, and it works with none | its own fault |
+
+A consumer's failed decodes in a row, whatever their producers, are counted by the breaker. Not counted
+here: a decode that never reached its engine, back-pressure, silence behind the first token (the KV had come).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from narwhal.errors import InvariantViolation
+from narwhal.model.evidence import FailureClass, ProbeOutcome
+from narwhal.policy.edge_map import Edge, EdgeMap
+
+PARTNERS = 2
+"""Partners with whom an engine fails when it is its own fault."""
+_TRANSFER = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS})
+_BEHIND_FIRST_TOKEN = frozenset({"stream:silence"})
+_NONE: frozenset[str] = frozenset()
+
+Row = Counter[tuple[str, FailureClass]]
+"""Failed decodes of one producer's KV in a row, by consumer and class."""
+
+
+def is_about_transfer(failure: FailureClass, way: str) -> bool:
+    """May a decode that failed so have failed for its KV."""
+    return failure in _TRANSFER and way not in _BEHIND_FIRST_TOKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """An engine whose fault it is. `cleared`: how many failures of which (consumer, class) are therefore
+    not the consumers' own. `consumer`: who is to pull from it in its probe, "" where it is no producer."""
+
+    iid: str
+    reason: str
+    cleared: Mapping[tuple[str, FailureClass], int]
+    consumer: str = ""
+
+
+class Edges:
+    """Judges edges. `avoided` maps producers to the consumers that placement avoids for them; empty as a
+    rule. `map` is for reading."""
+
+    __slots__ = ("_eject_after", "_every_s", "_owing", "_ripe", "_rows", "avoided", "map")
+
+    def __init__(self, engines: Iterable[str], *, eject_after: int, every_s: float) -> None:
+        """`every_s`: pause between two probes of one edge."""
+        self.map = EdgeMap(engines)
+        self._eject_after = eject_after
+        self._every_s = every_s
+        self._rows: dict[str, Row] = {}
+        self._ripe: dict[Edge, None] = {}
+        """Edges with failures enough, while an end is not sound with others."""
+        self._owing: dict[Edge, None] = {}
+        self.avoided: Mapping[str, frozenset[str]] = {}
+
+    # --- evidence of legs ------------------------------------------------------------------------
+
+    def crossed(self, producer: str, consumer: str, *, now: float) -> tuple[Edge, ...]:
+        """A decode reached its clean end; edges that are avoided from now on."""
+        edge = self.map.edge(producer, consumer)
+        if edge is None:
+            return ()
+        edge.good_at = now
+        if edge.failures:
+            self._forget_failures(edge)
+        if producer in self._rows:
+            del self._rows[producer]
+        return self._ripened(now) if self._ripe else ()
+
+    def failed(
+        self, producer: str, consumer: str, *, failure: FailureClass, now: float
+    ) -> Suspect | Edge | None:
+        """A decode failed in a way that may be its transfer's: whose fault that shows, None: nobody's yet.
+
+        An edge that is returned is avoided from now on.
+        """
+        edge = self.map.edge(producer, consumer)
+        if edge is None:
+            return None
+        if not edge.failures:
+            edge.failing_since = now
+        edge.failures += 1
+        row = self._rows.setdefault(producer, Counter())
+        row[consumer, failure] += 1
+        if edge.failures >= self._eject_after and edge.avoided_at is None:
+            self._ripe[edge] = None
+            if edge in self._ripened(now):
+                return edge
+        if row.total() >= self._eject_after and len({name for name, _ in row}) >= PARTNERS:
+            return self._suspect(producer, row)
+        return None
+
+    def take_back(self, producer: str, consumer: str, *, failure: FailureClass) -> None:
+        """One failure was the request's. Without one: nothing happens."""
+        edge = self.map.known(producer, consumer)
+        if edge is not None and edge.failures:
+            edge.failures -= 1
+            if edge.failures < self._eject_after:
+                self._ripe.pop(edge, None)
+        row = self._rows.get(producer)
+        if row is not None:
+            row -= Counter({(consumer, failure): 1})
+            if not row:
+                del self._rows[producer]
+
+    def _ripened(self, now: float) -> tuple[Edge, ...]:
+        over = tuple(edge for edge in self._ripe if self.map.ends_are_sound(edge))
+        for edge in over:
+            reason = f"{edge.failures} failed decodes in a row, both ends do well with others"
+            self._avoid(edge, reason, now=now, due_at=now)
+        return over
+
+    def _suspect(self, producer: str, row: Row) -> Suspect:
+        del self._rows[producer]
+        consumers = sorted({name for name, _ in row})
+        own = {key: count for key, count in row.items() if not self.map.fails_without(key[0], producer)}
+        reason = f"{row.total()} decodes in a row of its KV handoffs failed, on {', '.join(consumers)}"
+        return Suspect(producer, reason, own, self.map.witness(producer, consumers))
+
+    # --- evidence of probes ----------------------------------------------------------------------
+
+    def probed(self, producer: str, consumer: str, *, outcome: ProbeOutcome, now: float) -> Edge | None:
+        """A probe crossed the edge, for whose sake ever. The edge, if it came to be avoided or ceased to."""
+        edge = self.map.edge(producer, consumer)
+        if edge is None:
+            return None
+        if outcome is ProbeOutcome.GOOD:
+            return self._prove(edge, now)
+        if outcome is ProbeOutcome.BAD:
+            new = edge.avoided_at is None
+            reason = edge.reason or "a probe across it failed"
+            self._avoid(edge, reason, now=now, due_at=now + self._every_s)
+            return edge if new else None
+        if edge.due_at is not None:
+            edge.due_at = now + self._every_s
+        return None
+
+    def culprit(self, edge: Edge) -> Suspect | None:
+        """After a bad probe of `edge`: the end that fails with two partners or more and works with none."""
+        out = list(self.map.out_of(edge.producer))
+        consumers = [e.consumer for e in out if e.avoided_at is not None]
+        if len(consumers) >= PARTNERS and not any(e.works for e in out):
+            reason = f"probes of its KV handoffs failed on {', '.join(sorted(consumers))}"
+            return Suspect(edge.producer, reason, {}, self.map.witness(edge.producer, consumers))
+        into = self.map.into(edge.consumer)
+        producers = [e.producer for e in into if e.avoided_at is not None]
+        if len(producers) >= PARTNERS and not any(e.works for e in into):
+            reason = f"probes of KV handoffs from {', '.join(sorted(producers))} failed on it"
+            return Suspect(edge.consumer, reason, {})
+        return None
+
+    def due(self, now: float) -> tuple[Edge, ...]:
+        """Edges whose probe is to be asked at `now`, each due again after the pause: an answer that never
+        comes delays, it loses nothing."""
+        if not self._owing:
+            return ()
+        due = tuple(edge for edge in self._owing if edge.due_at is not None and edge.due_at <= now)
+        for edge in due:
+            edge.due_at = now + self._every_s
+        return due
+
+    # --- other processes -------------------------------------------------------------------------
+
+    def restarted(self, iid: str, now: float) -> None:
+        """The engine is a new process: every edge that knew the old one owes a probe at once."""
+        self._rows.pop(iid, None)
+        for edge in self.map.of(iid):
+            if edge.good_at > -inf or edge.failures or edge in self._owing:
+                self._forget_failures(edge)
+                edge.good_at = -inf
+                edge.due_at = now
+                edge.reason = edge.reason or f"{iid} is a new process"
+                self._owing[edge] = None
+
+    def readmitted(self, iid: str, now: float) -> None:
+        """Its failures were of the time before; what is avoided is probed at once."""
+        self._rows.pop(iid, None)
+        for edge in self.map.of(iid):
+            self._forget_failures(edge)
+            if edge in self._owing:
+                edge.due_at = now
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _avoid(self, edge: Edge, reason: str, *, now: float, due_at: float) -> None:
+        self._ripe.pop(edge, None)
+        self._owing[edge] = None
+        edge.due_at, edge.reason = due_at, reason
+        if edge.avoided_at is None:
+            edge.avoided_at = now
+            consumers = self.avoided.get(edge.producer, _NONE) | {edge.consumer}
+            self.avoided = {**self.avoided, edge.producer: consumers}
+
+    def _prove(self, edge: Edge, now: float) -> Edge | None:
+        """A good probe: the edge is as if nothing had been. The edge, if it was avoided."""
+        self._forget_failures(edge)
+        self._rows.pop(edge.producer, None)
+        self._owing.pop(edge, None)
+        edge.good_at, edge.due_at, edge.reason = now, None, ""
+        if edge.avoided_at is None:
+            return None
+        edge.avoided_at = None
+        consumers = self.avoided[edge.producer] - {edge.consumer}
+        rest = {iid: names for iid, names in self.avoided.items() if iid != edge.producer}
+        self.avoided = {**rest, edge.producer: consumers} if consumers else rest
+        return edge
+
+    def _forget_failures(self, edge: Edge) -> None:
+        edge.failures = 0
+        self._ripe.pop(edge, None)
+
+    # --- what people and the next owner see ------------------------------------------------------
+
+    def view(self, now: float) -> list[dict[str, Any]]:
+        """Edges that are not at rest, by producer and consumer."""
+        return [_row(edge, now) for edge in self.map.all() if edge.failures or edge in self._owing]
+
+    def export(self, now: float) -> list[dict[str, Any]]:
+        """The avoided edges, for the handoff's `edges`."""
+        names = ("producer", "consumer", "reason", "age_s")
+        return [{name: row[name] for name in names} for row in self.view(now) if row["avoided"]]
+
+    def restore(self, told: object, now: float) -> None:
+        """Replaces everything by the avoided edges that a handoff tells; each owes a probe at once.
+
+        What is no edge of two configured engines is left out.
+        """
+        self.map.clear()
+        self._rows, self._ripe, self._owing, self.avoided = {}, {}, {}, {}
+        for row in told if isinstance(told, list | tuple) else ():
+            names = (row.get("producer"), row.get("consumer")) if isinstance(row, Mapping) else ("", "")
+            edge = self.map.edge(str(names[0]), str(names[1]))
+            if edge is not None:
+                age_s = row.get("age_s")
+                since = now - age_s if type(age_s) in (int, float) and 0 <= age_s < inf else now
+                self._avoid(edge, str(row.get("reason", "")), now=since, due_at=now)
+
+    def check_invariants(self) -> None:
+        """Raises InvariantViolation where the accounts of one edge contradict each other."""
+        edges = self.map.all()
+        avoided = {(edge.producer, edge.consumer) for edge in edges if edge.avoided_at is not None}
+        if avoided != {(iid, name) for iid, names in self.avoided.items() for name in names}:
+            raise InvariantViolation("edges: placement avoids others than the avoided ones")
+        for edge in edges:
+            pair = f"{edge.producer} -> {edge.consumer}"
+            if (edge.due_at is not None) != (edge in self._owing):
+                raise InvariantViolation(f"{pair}: owes a probe and is not asked, or the other way round")
+            if edge.avoided_at is not None and edge.due_at is None:
+                raise InvariantViolation(f"{pair}: avoided, and nobody will ever look again")
+            if edge in self._ripe and edge.failures < self._eject_after:
+                raise InvariantViolation(f"{pair}: ripe below the threshold")
+
+
+def _row(edge: Edge, now: float) -> dict[str, Any]:
+    return {
+        "producer": edge.producer,
+        "consumer": edge.consumer,
+        "failures": edge.failures,
+        "avoided": edge.avoided_at is not None,
+        "age_s": None if edge.avoided_at is None else round(now - edge.avoided_at, 3),
+        "reason": edge.reason,
+    }

@@ -1,0 +1,109 @@
+"""Requests that fail wherever they go (failures.md section 9, "The request"). Pure.
+
+A request is known by the digest of its body. A failure's *way* says how it failed, such as
+"inference_status:500"; the same way on two engines is one request's doing rather than two engines'.
+
+| request and way | event | next |
+| --- | --- | --- |
+| unknown | failed on A | remembered with A |
+| remembered with A only | failed on A | remembered with A, once more |
+| remembered with A only | failed on B | suspected: what it added on A and B is to be taken back |
+| suspected | failed on any engine | suspected: what it added there is to be taken back |
+| any | 60 s without a failure, or 1,024 newer requests | unknown |
+
+Not remembered: what never reached the engine (no connection), and back-pressure, which is nobody's fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from narwhal.errors import InvariantViolation
+from narwhal.model.evidence import FailureClass, LegFailed
+
+MOST = 1024
+"""Failed requests remembered at most."""
+REMEMBERED_S = 60.0
+"""Seconds after its last failure."""
+UNSENT = frozenset({"connection:connect", "timeout:connect"})
+"""Ways in which no byte of the request reached the engine."""
+
+Counted = tuple[str, FailureClass, str]
+"""One failure that was held against an engine: its ID, the class, the producer of a decode that crossed."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """How one request failed in one way: on which engines, what was counted and not yet taken back."""
+
+    engines: set[str] = field(default_factory=set)
+    counted: Counter[Counted] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Request:
+    failed_at: float
+    ways: dict[str, _Way] = field(default_factory=dict)
+
+
+class Poison:
+    """The newest failed requests, oldest failure first."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[bytes, _Request] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def failed(self, evidence: LegFailed, now: float) -> Mapping[Counted, int] | None:
+        """Remembers one failed leg. None: no suspicion.
+
+        Otherwise the request is suspected poison: this failure is not to be counted, and what is returned
+        (how often; may be empty) had been before.
+        """
+        if not evidence.request or evidence.way in UNSENT or evidence.failure is FailureClass.OVERLOAD:
+            return None
+        self._forget_old(now)
+        way = self._way(evidence.request, evidence.way, now=now)
+        way.engines.add(evidence.iid)
+        if len(way.engines) < 2:
+            way.counted[evidence.iid, evidence.failure, evidence.peer] += 1
+            return None
+        counted, way.counted = way.counted, Counter()
+        return counted
+
+    def engines(self, evidence: LegFailed) -> tuple[str, ...]:
+        """IDs of the engines on which this request failed in this way, sorted; may be empty."""
+        request = self._requests.get(evidence.request)
+        way = request.ways.get(evidence.way) if request is not None else None
+        return tuple(sorted(way.engines)) if way is not None else ()
+
+    def _way(self, digest: bytes, name: str, *, now: float) -> _Way:
+        request = self._requests.get(digest)
+        if request is None:
+            request = self._requests[digest] = _Request(now)
+        request.failed_at = now
+        self._requests.move_to_end(digest)
+        if len(self._requests) > MOST:
+            self._requests.popitem(last=False)
+        return request.ways.setdefault(name, _Way())
+
+    def _forget_old(self, now: float) -> None:
+        while self._requests:
+            digest, request = next(iter(self._requests.items()))
+            if request.failed_at > now - REMEMBERED_S:
+                return
+            del self._requests[digest]
+
+    def check_invariants(self) -> None:
+        """Raises InvariantViolation where memory is not bounded or a suspect still counts against engines."""
+        if len(self._requests) > MOST:
+            raise InvariantViolation(f"poison: {len(self._requests)} requests remembered")
+        for request in self._requests.values():
+            for name, way in request.ways.items():
+                if len(way.engines) > 1 and way.counted:
+                    raise InvariantViolation(f"poison: a suspect's {name} still counts")

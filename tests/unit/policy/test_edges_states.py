@@ -1,0 +1,108 @@
+"""Edges under any order of evidence: avoided only for cause, never for ever, always asked again."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from narwhal.model.evidence import FailureClass, ProbeOutcome
+from narwhal.policy.edge_map import Edge
+from narwhal.policy.edges import Edges, Suspect
+
+PRODUCERS, CONSUMERS = ("p0", "p1"), ("d0", "d1", "p1")
+EJECT_AFTER, EVERY_S = 2, 10.0
+
+producers, consumers = st.sampled_from(PRODUCERS), st.sampled_from(CONSUMERS)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.edges = Edges(sorted({*PRODUCERS, *CONSUMERS}), eject_after=EJECT_AFTER, every_s=EVERY_S)
+        self.now = 100.0
+        self.row: dict[tuple[str, str], int] = {}
+        self.cause: set[tuple[str, str]] = set()
+        """Pairs with failures enough in a row, or a bad probe, since they last proved well."""
+        self.asked_at: dict[tuple[str, str], float] = {}
+
+    @rule(producer=producers, consumer=consumers)
+    def crossed(self, producer: str, consumer: str) -> None:
+        self.row[producer, consumer] = 0
+        if consumer not in self.edges.avoided.get(producer, ()):
+            self.cause.discard((producer, consumer))
+        for edge in self.edges.crossed(producer, consumer, now=self.now):
+            assert (edge.producer, edge.consumer) != (producer, consumer)
+
+    @rule(producer=producers, consumer=consumers, failure=st.sampled_from([FailureClass.STREAM]))
+    def failed(self, producer: str, consumer: str, failure: FailureClass) -> None:
+        row = self.row[producer, consumer] = self.row.get((producer, consumer), 0) + 1
+        if row >= EJECT_AFTER:
+            self.cause.add((producer, consumer))
+        verdict = self.edges.failed(producer, consumer, failure=failure, now=self.now)
+        if isinstance(verdict, Edge):
+            assert row >= EJECT_AFTER
+        elif isinstance(verdict, Suspect):
+            assert verdict.iid == producer
+            assert all(count > 0 for count in verdict.cleared.values())
+
+    @rule(producer=producers, consumer=consumers, outcome=st.sampled_from(list(ProbeOutcome)))
+    def probed(self, producer: str, consumer: str, outcome: ProbeOutcome) -> None:
+        edge = self.edges.probed(producer, consumer, outcome=outcome, now=self.now)
+        avoided = consumer in self.edges.avoided.get(producer, ())
+        if outcome is ProbeOutcome.GOOD:
+            assert not avoided
+            self.row[producer, consumer] = 0
+            self.cause.discard((producer, consumer))
+        elif outcome is ProbeOutcome.BAD and producer != consumer:
+            assert avoided
+            self.cause.add((producer, consumer))
+        if edge is not None:
+            self.edges.culprit(edge)
+
+    @rule(iid=st.sampled_from(sorted({*PRODUCERS, *CONSUMERS})))
+    def restarted(self, iid: str) -> None:
+        before = self.edges.avoided
+        self.edges.restarted(iid, self.now)
+        assert self.edges.avoided == before
+        self.begin_anew(iid)
+
+    @rule(iid=st.sampled_from(sorted({*PRODUCERS, *CONSUMERS})))
+    def readmitted(self, iid: str) -> None:
+        self.edges.readmitted(iid, self.now)
+        self.begin_anew(iid)
+
+    def begin_anew(self, iid: str) -> None:
+        for pair in tuple(self.row):
+            if iid in pair:
+                self.row[pair] = 0
+
+    @rule(by_s=st.floats(0.0, 25.0))
+    def waits(self, by_s: float) -> None:
+        self.now += by_s
+
+    @rule()
+    def ticks(self) -> None:
+        asked = {(edge.producer, edge.consumer) for edge in self.edges.due(self.now)}
+        self.asked_at |= dict.fromkeys(asked, self.now)
+        for producer, names in self.edges.avoided.items():
+            for consumer in names:
+                assert self.now - self.asked_at.get((producer, consumer), self.now) <= EVERY_S
+
+    @rule()
+    def travels(self) -> None:
+        avoided, told = self.edges.avoided, self.edges.export(self.now)
+        self.edges.restore(told, self.now)
+        assert self.edges.avoided == avoided
+        self.row.clear()
+        self.asked_at.clear()
+
+    @invariant()
+    def sound(self) -> None:
+        self.edges.check_invariants()
+        for producer, names in self.edges.avoided.items():
+            assert names
+            for consumer in names:
+                assert (producer, consumer) in self.cause, "avoided without cause"
+
+
+TestAnyOrder = AnyOrder.TestCase

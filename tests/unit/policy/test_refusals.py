@@ -1,0 +1,111 @@
+"""An engine that refuses different requests in a row is suspected of a wrong set-up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import LegAnswered
+from narwhal.policy.refusals import PROVED_S, Refusals, why_refused
+
+NOW = 100.0
+
+
+def answer(request: bytes, status: int = 404, iid: str = "e0") -> LegAnswered:
+    return LegAnswered(iid, Leg.PREFILL, status, request)
+
+
+def machine(eject_after: int = 3) -> Refusals:
+    return Refusals(eject_after=eject_after)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422])
+def test_different_requests_refused_in_a_row_make_an_engine_suspect(status: int) -> None:
+    refusals = machine()
+    told = [refusals.answered(answer(request, status), NOW) for request in (b"1", b"2", b"3")]
+    assert told == ["", "", f"3 different requests in a row were refused, the last with {status}"]
+    assert refusals.answered(answer(b"4", status), NOW) == told[-1]
+
+
+def test_the_same_request_counts_once() -> None:
+    refusals = machine()
+    assert {refusals.answered(answer(b"1"), NOW) for _ in range(9)} == {""}
+    assert refusals.refused("e0") == 1
+
+
+def test_a_2xx_between_begins_anew() -> None:
+    refusals = machine()
+    refusals.answered(answer(b"1"), NOW)
+    refusals.answered(answer(b"2"), NOW)
+    refusals.succeeded("e0")
+    assert refusals.answered(answer(b"3"), NOW) == ""
+    assert refusals.refused("e0") == 1
+
+
+def test_engines_are_judged_apart() -> None:
+    refusals = machine()
+    for iid in ("e0", "e1", "e2"):
+        assert refusals.answered(answer(iid.encode(), iid=iid), NOW) == ""
+    refusals.succeeded("e9")
+    assert refusals.refused("e0") == 1
+
+
+def test_after_a_good_probe_clients_cannot_make_it_suspect_again_at_once() -> None:
+    refusals = machine(1)
+    assert refusals.answered(answer(b"1", 400), NOW) != ""
+    refusals.proved("e0", NOW)
+    assert refusals.answered(answer(b"2", 400), NOW + PROVED_S - 0.1) == ""
+    assert refusals.answered(answer(b"2", 401), NOW + 1) != ""
+    refusals.proved("e0", NOW + 1)
+    assert refusals.answered(answer(b"3", 413), NOW + 1 + PROVED_S) != ""
+
+
+def test_a_good_probe_of_an_engine_that_refused_nothing_excuses_nothing() -> None:
+    refusals = machine(1)
+    refusals.proved("e0", NOW)
+    assert refusals.answered(answer(b"1", 400), NOW + 1) != ""
+
+
+def test_an_engine_that_begins_anew_is_not_excused() -> None:
+    refusals = machine(1)
+    refusals.answered(answer(b"1", 400), NOW)
+    refusals.proved("e0", NOW)
+    refusals.forget("e0")
+    assert refusals.answered(answer(b"2", 400), NOW + 1) != ""
+
+
+@pytest.mark.parametrize(
+    ("status", "named"),
+    [
+        (401, "engine.engine_api_key_env"),
+        (403, "does not let this router in"),
+        (404, "model name"),
+        (418, "418"),
+    ],
+)
+def test_the_reason_names_status_and_likely_setting(status: int, named: str) -> None:
+    reason = why_refused(status)
+    assert reason.startswith(f"it answers {status}")
+    assert named in reason
+
+
+EVENTS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 400, 401])), max_size=40)
+
+
+@given(events=EVENTS, eject_after=st.integers(1, 4))
+def test_suspected_exactly_when_enough_different_ones_came_since_the_last_2xx(
+    events: list[tuple[int, int]], eject_after: int
+) -> None:
+    refusals = machine(eject_after)
+    row: set[int] = set()
+    for request, status in events:
+        if status == 0:
+            refusals.succeeded("e0")
+            row.clear()
+        else:
+            row.add(request)
+            told = refusals.answered(answer(bytes([request]), status), NOW)
+            assert bool(told) == (len(row) >= eject_after)
+        refusals.check_invariants()
