@@ -16,6 +16,7 @@ from narwhal.model.attestation import Attestation
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import ControlStatus
 from narwhal.model.decoding import DecodeSeen
+from narwhal.model.effect import Told
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import Evidence
 from narwhal.model.handoff import CheckpointRecord, LogEntry, LogPosition, StoredHandoff
@@ -473,6 +474,9 @@ class Metrics(Protocol):
 
     def stage(self, report: StageReport) -> None:
         """Counts one stage of one monitor pass by stage and outcome."""
+
+    def verdict(self, told: Told) -> None:
+        """Counts one transition of an engine, detected and enforced apart."""
 
     def render(self) -> bytes:
         """Prometheus text."""

@@ -36,7 +36,6 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
             Resting("monitoring.stages.health", _STAGE, "failure handling: decode drift"),
             Resting("monitoring.stages.drains", _STAGE, "lifecycle"),
             Resting("monitoring.stages.rollover", _STAGE, "role control: interval statistics"),
-            Resting("monitoring.stages.readmission", _STAGE, "failure handling: readmission"),
             Resting("refused", 0, "predictive admission"),
             Resting("admission.mode", "open", "predictive admission"),
             Resting("load.prefill", None, "role control: load"),

@@ -20,7 +20,7 @@ class Told:
     """A transition that people should see: one journal event, one log line, one count.
 
     `kind`: hold, hold_ended, ejection, readmission, probation, edge_avoided... `fields` has `iid` and the
-    `reason`, one sentence. `enforced` is False where a guard kept the verdict from acting.
+    `reason`, one sentence. `enforced` is False where a guard kept the verdict from acting; a field too.
     """
 
     kind: str
@@ -42,4 +42,11 @@ class ProbeWanted:
     consumer: str = ""
 
 
-Effect = Told | ProbeWanted
+@dataclass(frozen=True, slots=True)
+class RequestSuspected:
+    """The request behind this failure is suspected poison: it is not to be retried."""
+
+    reason: str
+
+
+Effect = Told | ProbeWanted | RequestSuspected

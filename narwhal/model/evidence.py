@@ -77,11 +77,15 @@ class LegAnswered:
 
 @dataclass(frozen=True, slots=True)
 class HealthProbed:
-    """`GET /health` over the control pool, for a verdict of the breaker or a cautious takeover."""
+    """`GET /health` over the control pool, for a verdict of the breaker or a cautious takeover.
+
+    `streaming`: the engine's streams made progress in the last `engine.health_timeout_s`, so it is alive.
+    """
 
     iid: str
     outcome: ProbeOutcome
     detail: str = ""
+    streaming: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +116,12 @@ class EdgeProbed:
 
 @dataclass(frozen=True, slots=True)
 class LivenessSwept:
-    """One engine's answer in the idle health sweep."""
+    """One engine's answer in the idle health sweep. `streaming` as in HealthProbed."""
 
     iid: str
     outcome: ProbeOutcome
     detail: str = ""
+    streaming: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class ServingView:
 class StateView:
     """Everything live of the state document. Mappings are by engine ID, `http_pools` by pool name.
 
-    `verifying`: engines that owe a good health check.
+    `verifying`: engines that owe a check.
     """
 
     counters: Counters

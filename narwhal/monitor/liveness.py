@@ -2,7 +2,7 @@
 
 The checks carry this router's epoch, so each one also teaches it to an engine's fence: the owner asks every
 engine first thing when it restores, and in every pass, so that a restarted engine learns again. A router
-without a cluster asks only engines that owe a good check before they are used.
+without a cluster asks only engines that owe a health check.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from narwhal.clock import Clock
-from narwhal.errors import EngineError, StaleEpoch
+from narwhal.errors import EngineError, PoolExhausted, StaleEpoch
+from narwhal.model.effect import ProbeKind, ProbeWanted
+from narwhal.model.evidence import HealthProbed, ProbeOutcome
 from narwhal.policy.fleet import Fleet
-from narwhal.ports import ControlClient, ControlGate
+from narwhal.ports import ControlClient, ControlGate, EvidenceSink
 
 log = logging.getLogger("narwhal.monitor")
 
@@ -24,16 +25,15 @@ AT_ONCE = 8
 
 
 class HealthChecks:
-    """Runs checks, one an engine at a time. Main loop only."""
+    """Runs checks, one an engine at a time, and reports what they come to. Main loop only."""
 
     def __init__(
-        self, control: ControlClient, *, fleet: Fleet, gate: ControlGate, clock: Clock, timeout_s: float
+        self, control: ControlClient, *, sink: EvidenceSink, gate: ControlGate, timeout_s: float
     ) -> None:
         """`timeout_s` bounds one check (`engine.health_timeout_s`)."""
         self._control = control
-        self._fleet = fleet
+        self._sink = sink
         self._gate = gate
-        self._clock = clock
         self._timeout_s = timeout_s
         self._open: dict[str, asyncio.Task[None]] = {}
         self._starting: asyncio.Task[None] | None = None
@@ -44,6 +44,11 @@ class HealthChecks:
         """Begins to check these engines, those with a check under way aside. Never waits."""
         if engines and (self._starting is None or self._starting.done()):
             self._starting = asyncio.create_task(self._start(engines), name="health-checks")
+
+    def wanted(self, probe: ProbeWanted) -> None:
+        """Implements monitor.judge.Prober for health checks."""
+        if probe.kind is ProbeKind.HEALTH:
+            self._begin(probe.iid)
 
     def introduce(self, engines: Sequence[str]) -> None:
         """Begins to check all of these engines anew. Never waits.
@@ -67,21 +72,32 @@ class HealthChecks:
 
     async def _start(self, engines: Iterable[str]) -> None:
         for number, iid in enumerate(engines, start=1):
-            if iid not in self._open or self._open[iid].done():
-                self._open[iid] = asyncio.create_task(self._check(iid), name=f"health-{iid}")
+            self._begin(iid)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
 
+    def _begin(self, iid: str) -> None:
+        if iid not in self._open or self._open[iid].done():
+            self._open[iid] = asyncio.create_task(self._check(iid), name=f"health-{iid}")
+
     async def _check(self, iid: str) -> None:
+        outcome, detail = await self._outcome(iid)
+        if outcome is not ProbeOutcome.GOOD:
+            log.debug("%s was not found healthy: %s", iid, detail)
+        self._sink.report(HealthProbed(iid, outcome, detail))
+
+    async def _outcome(self, iid: str) -> tuple[ProbeOutcome, str]:
         try:
             reply = await self._control.get(iid, PATH, timeout_s=self._timeout_s)
         except StaleEpoch as error:
             self._gate.overruled(iid, error.epoch)
+            return ProbeOutcome.INCONCLUSIVE, str(error)
+        except PoolExhausted as error:
+            return ProbeOutcome.INCONCLUSIVE, str(error)
         except EngineError as error:
-            log.debug("%s was not found healthy: %s", iid, error)
-        else:
-            if reply.status == 200:
-                self._fleet.healthy(iid, self._clock.now())
+            return ProbeOutcome.BAD, str(error)
+        good = reply.status == 200
+        return (ProbeOutcome.GOOD, "") if good else (ProbeOutcome.BAD, f"HTTP {reply.status}")
 
     async def aclose(self) -> None:
         tasks = [task for task in (self._starting, *self._open.values(), *self._replaced) if task is not None]
@@ -91,7 +107,8 @@ class HealthChecks:
 
 
 class LivenessStage:
-    """`everyone()`: all engines are asked in every pass, not only those that owe a check."""
+    """`everyone()`: all engines are asked in every pass, not only those that owe a check (those are asked for
+    by the `readmission` stage)."""
 
     name = "liveness"
     needs_control = True
@@ -103,7 +120,8 @@ class LivenessStage:
 
     async def run(self, now: float) -> None:
         self._checks.take_in()
-        self._checks.ask(self._fleet.engines if self._everyone() else self._fleet.owing())
+        if self._everyone():
+            self._checks.ask(self._fleet.engines)
 
     async def aclose(self) -> None:
         await self._checks.aclose()

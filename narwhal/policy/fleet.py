@@ -1,14 +1,15 @@
-"""The one owner of engine state: roles, pins, what is resident where. Pure and synchronous.
+"""The one owner of engine state: roles, pins, what is resident where, who may serve. Pure.
 
-An engine that owes a health check takes no new requests; nothing else here takes one out of placement.
+Composes the machines of this package and holds no thresholds: evidence goes to `judgement`, which engines
+may take new requests says `standings`, and placement looks at those alone.
 
 | event | effect |
 | --- | --- |
 | reserve_prefill, reserve_decode | chooses and reserves in one step: resident + 1, work added |
 | release | resident - 1, work taken back; again: nothing |
+| step, tick | what evidence and time bring: effects, and the candidates anew if membership changed |
 | restore | roles of unpinned engines from a handoff document; resident work is this router's own |
 | restore, cautious | and every engine owes a good health check |
-| healthy | it owes none any more |
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from operator import attrgetter
 from typing import Any
 
 from narwhal.errors import InvariantViolation
+from narwhal.model.effect import Effect
 from narwhal.model.engine import EngineProfile, Leg, Role
+from narwhal.model.evidence import Evidence
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.placement import Demand, Reservation, Resident
 from narwhal.model.settings import FleetConfig
 from narwhal.policy.carried import Carried
 from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
+from narwhal.policy.judgement import Judgement
 from narwhal.policy.placement import Pick, least_prefill_work, pick_decode, pick_prefill
 
 _NOBODY: frozenset[str] = frozenset()
@@ -55,11 +59,16 @@ class Fleet:
         }
         self._open: dict[int, Reservation] = {}
         self._tickets = 0
-        self._owing: set[str] = set()
+        self._judgement = Judgement(
+            self._specs, settings.recovery, interval_s=settings.controller.monitor_interval_s
+        )
+        self.standings = self._judgement.standings
         self._carried = Carried()
         self._candidates: dict[Leg, tuple[EngineLoad, ...]] = {}
-        self._schedulable: dict[Leg, bool] = {}
-        self._sort_candidates()
+        self._eligible: frozenset[str] = frozenset()
+        self._sorted_version = -1
+        self._sorted_until = -math.inf
+        self._permit_roles()
 
     # --- what is ---------------------------------------------------------------------------------
 
@@ -72,28 +81,30 @@ class Fleet:
         """IDs of the configured engines, sorted."""
         return tuple(self._specs)
 
-    def owing(self) -> tuple[str, ...]:
-        """IDs of the engines that owe a good health check before they take new requests, sorted."""
-        return tuple(iid for iid in self._specs if iid in self._owing)
-
     def pinned(self) -> tuple[str, ...]:
         return tuple(iid for iid, spec in self._specs.items() if spec.pin)
 
     def eligible(self, iid: str, now: float) -> bool:
         """May the engine take new requests. An engine that is not configured may not."""
-        return iid in self._specs and iid not in self._owing
+        self._refresh(now)
+        return iid in self._eligible
 
     def available(self, now: float) -> tuple[str, ...]:
         """IDs of the eligible engines, sorted."""
-        return tuple(iid for iid in self._specs if self.eligible(iid, now))
+        self._refresh(now)
+        return tuple(iid for iid in self._specs if iid in self._eligible)
 
     def schedulable(self, leg: Leg) -> bool:
         """False when roles and pins forbid the leg on every engine, whatever its health."""
-        return self._schedulable[leg]
+        return bool(self.standings.able[leg])
 
     def can_serve(self, leg: Leg, now: float) -> bool:
         """True when at least one eligible engine may take the leg."""
-        return bool(self._candidates[leg])
+        return bool(self._offered(leg, now))
+
+    def failures(self) -> Mapping[str, Mapping[str, int]]:
+        """Engine ID to class to failures in a row, sorted; without any: left out."""
+        return self._judgement.failures()
 
     def resident(self) -> Mapping[str, Resident]:
         """Engine ID to the legs that this router has there now."""
@@ -101,7 +112,7 @@ class Fleet:
 
     def sizer(self, now: float) -> str | None:
         """The engine to ask for a token count: the prefill candidate with least resident work."""
-        candidates = self._candidates[Leg.PREFILL]
+        candidates = self._offered(Leg.PREFILL, now)
         return least_prefill_work(candidates).iid if candidates else None
 
     # --- select and reserve ----------------------------------------------------------------------
@@ -111,7 +122,7 @@ class Fleet:
 
         `avoid` names engines that failed this request; they are used only when no other is left.
         """
-        candidates = _without(self._candidates[Leg.PREFILL], avoid)
+        candidates = _without(self._offered(Leg.PREFILL, now), avoid)
         if not candidates:
             return None
         pick = pick_prefill(candidates, demand.input_tokens, ttft_s=self._ttft_s)
@@ -129,8 +140,7 @@ class Fleet:
         The `producer` of the KV is used only when no other engine may take the leg; an engine to
         `avoid` comes even after the producer.
         """
-        candidates = self._candidates[Leg.DECODE]
-        candidates = _without(_without(candidates, avoid), {producer})
+        candidates = _without(_without(self._offered(Leg.DECODE, now), avoid), {producer})
         if not candidates:
             return None
         pick = pick_decode(candidates, demand.kv_tokens, limit=self._decode_limit)
@@ -149,13 +159,15 @@ class Fleet:
         # Sums of floats drift; an idle engine has exactly no work.
         load.prefill_work = max(0.0, load.prefill_work - reservation.work) if load.prefills else 0.0
 
-    # --- checks ----------------------------------------------------------------------------------
+    # --- evidence and time -----------------------------------------------------------------------
 
-    def healthy(self, iid: str, now: float) -> None:
-        """The engine answered a health check with 200."""
-        if iid in self._owing:
-            self._owing.discard(iid)
-            self._sort_candidates()
+    def step(self, evidence: Evidence, now: float) -> tuple[Effect, ...]:
+        """Takes one piece of evidence; what is to be told and looked at because of it."""
+        return self._judgement.step(evidence, now)
+
+    def tick(self, now: float) -> tuple[Effect, ...]:
+        """What time alone brings, once a pass: quarantines that ended, probes that are due."""
+        return self.standings.tick(now)
 
     # --- what travels ----------------------------------------------------------------------------
 
@@ -169,15 +181,15 @@ class Fleet:
         """
         self._carried.take(document, now, engines=frozenset(self._specs))
         if cautious:
-            self._owing = set(self._specs)
+            self.standings.require_checks()
         if set(document.engines) != set(self._specs):
             self._roles = {iid: spec.role for iid, spec in self._specs.items()}
-            self._sort_candidates()
+            self._permit_roles()
             return (f"the handoff is for engines {', '.join(document.engines)}: roles stay as configured",)
         for iid, spec in self._specs.items():
             if not spec.pin and iid in document.roles:
                 self._roles[iid] = Role(document.roles[iid])
-        self._sort_candidates()
+        self._permit_roles()
         return ()
 
     def export(self, now: float) -> FleetState:
@@ -202,14 +214,38 @@ class Fleet:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _sort_candidates(self) -> None:
+    def _permit_roles(self) -> None:
+        """Per leg: engines of its role, and the unpinned ones of the other role."""
+        self.standings.able = {
+            leg: frozenset(
+                iid for iid, spec in self._specs.items() if self._roles[iid] is role or not spec.pin
+            )
+            for leg, role in _ROLE_OF.items()
+        }
+        self._sorted_version = -1
+
+    def _offered(self, leg: Leg, now: float) -> tuple[EngineLoad, ...]:
+        """Who may take the leg at `now`, sorted by ID; may be empty."""
+        if self.standings.version != self._sorted_version or now >= self._sorted_until:
+            self._sort_candidates(now)
+        return self._candidates[leg]
+
+    def _refresh(self, now: float) -> None:
+        """Candidates are sorted anew only when membership has changed: a quarantine that is over drops out
+        here, by itself."""
+        if self.standings.version != self._sorted_version or now >= self._sorted_until:
+            self._sort_candidates(now)
+
+    def _sort_candidates(self, now: float) -> None:
         """Per leg: eligible engines of its role; only without any, unpinned ones of the other role."""
+        standings = self.standings
+        self._eligible = standings.eligible(now)
         for leg, role in _ROLE_OF.items():
-            able = [iid for iid, spec in self._specs.items() if self._roles[iid] is role or not spec.pin]
-            sound = [iid for iid in able if iid not in self._owing]
+            sound = [iid for iid in self._specs if iid in self._eligible and iid in standings.able[leg]]
             offered = [iid for iid in sound if self._roles[iid] is role] or sound
-            self._schedulable[leg] = bool(able)
             self._candidates[leg] = tuple(self._loads[iid] for iid in offered)
+        self._sorted_version = standings.version
+        self._sorted_until = standings.next_change(now)
 
     def _reserved(self, pick: Pick, leg: Leg, *, work: float) -> Reservation:
         self._tickets += 1

@@ -29,9 +29,11 @@ from narwhal.model.settings import FleetConfig, ServeOptions
 from narwhal.model.state_view import AdmissionView, ServingView
 from narwhal.monitor.gate import MonitoredGate
 from narwhal.monitor.handoff import HandoffStage
+from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
+from narwhal.monitor.readmission import ReadmissionStage
 from narwhal.monitor.telemetry import TelemetryStage
 from narwhal.monitor.views import Readings, RouterViews
 from narwhal.policy.admission import Admission
@@ -92,7 +94,7 @@ class Router:
         setting.supervisor.follow(self.totals)
         self.monitoring = Monitoring(
             limit=config.controller.monitor_failure_limit,
-            stages=(LivenessStage.name, TelemetryStage.name, HandoffStage.name),
+            stages=(ReadmissionStage.name, LivenessStage.name, TelemetryStage.name, HandoffStage.name),
         )
         self.control = self._made_control()
         self.client = LeanClient(
@@ -109,13 +111,20 @@ class Router:
             api_key=setting.api_key,
             stamp=self.control.probe_stamp,
         )
+        self.judge = Judge(
+            self.fleet,
+            gate=self.control.gate,
+            recorder=setting.recorder,
+            metrics=setting.metrics,
+            clock=clock,
+        )
         self.checks = HealthChecks(
             self.probes,
-            fleet=self.fleet,
+            sink=self.judge,
             gate=self.control.gate,
-            clock=clock,
             timeout_s=config.engine.health_timeout_s,
         )
+        self.judge.prober = self.checks
         self.control.when_restoring(lambda: self.checks.introduce(self.fleet.engines))
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
@@ -184,6 +193,7 @@ class Router:
     def _made_monitor(self) -> MonitorLoop:
         setting, control = self._setting, self.control
         stages = (
+            ReadmissionStage(self.judge),
             LivenessStage(self.checks, fleet=self.fleet, everyone=lambda: control.probe_stamp() is not None),
             TelemetryStage(
                 self.views.sample,

@@ -15,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from narwhal import __version__
+from narwhal.model.effect import Told
 from narwhal.model.monitoring import GaugeSample, StageReport
 from narwhal.model.request import Counters, Outcome, RequestRow
 from narwhal.telemetry.journal import JournalStats
@@ -44,6 +45,16 @@ class RouterMetrics(Collector):
         self._stage_s = Tally(
             "narwhal_monitor_stage_seconds", "Seconds spent in monitor stages.", labels=("stage",)
         )
+        self._detected = Tally(
+            "narwhal_verdicts_detected",
+            "Holds, ejections and readmissions called for, by engine.",
+            labels=("iid", "kind"),
+        )
+        self._enforced = Tally(
+            "narwhal_verdicts_enforced",
+            "Those of them that took effect: no guard kept them from it.",
+            labels=("iid", "kind"),
+        )
         self._sample: GaugeSample | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -67,6 +78,12 @@ class RouterMetrics(Collector):
         self._stages.add((report.stage, "failed" if report.failure else "ok"))
         self._stage_s.add((report.stage,), report.duration_s)
 
+    def verdict(self, told: Told) -> None:
+        labels = (str(told.fields.get("iid", "")), told.kind)
+        self._detected.add(labels)
+        if told.enforced:
+            self._enforced.add(labels)
+
     def gauges(self, sample: GaugeSample) -> None:
         self._sample = sample
 
@@ -81,6 +98,7 @@ class RouterMetrics(Collector):
         yield info
         yield from self._requests.families()
         yield from (tally.family() for tally in (self._events, self._stages, self._stage_s))
+        yield from (self._detected.family(), self._enforced.family())
         yield from _journal_families(self._journal())
         if self._sample is not None:
             yield from _gauge_families(self._sample)

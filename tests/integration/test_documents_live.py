@@ -20,11 +20,14 @@ import pytest
 from narwhal.api.documents import state_document
 from narwhal.api.resting import CLUSTER, HANDOFF, RESTING, STANDBY_READY, STATE
 from narwhal.clock import SystemClock
+from narwhal.cluster.local import LocalGate
 from narwhal.engine.control import LeanControl
 from narwhal.model.monitoring import GaugeSample
+from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
+from narwhal.monitor.readmission import ReadmissionStage
 from narwhal.monitor.telemetry import TelemetryStage
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
@@ -355,15 +358,28 @@ def failing_telemetry(seen: Seen) -> None:
     def unreadable_ownership() -> bool:
         raise ZeroDivisionError("no ownership")
 
+    class UnreadableGate(LocalGate):
+        def may_admit(self, now: float) -> bool:
+            raise ZeroDivisionError("no gate")
+
     async def one_pass() -> None:
         metrics = RouterMetrics()
         client = LeanControl(own.config.engines, connections=1, connect_timeout_s=1.0)
         card = ModelCard("simulated", control=client, engines=tuple, timeout_s=1.0)
         stage = TelemetryStage(unreadable, metrics=metrics, card=card, busy=bool)
         record = PassRecord(own.monitoring, MemoryRecorder(), metrics)
-        checks = HealthChecks(client, fleet=own.fleet, gate=own.gate, clock=SystemClock(), timeout_s=1.0)
+        own.fleet.standings.require_checks()
+        judge = Judge(
+            own.fleet,
+            gate=UnreadableGate(),
+            recorder=record.recorder,
+            metrics=metrics,
+            clock=SystemClock(),
+        )
+        checks = HealthChecks(client, sink=judge, gate=own.gate, timeout_s=1.0)
+        judge.prober = checks
         liveness = LivenessStage(checks, fleet=own.fleet, everyone=unreadable_ownership)
-        stages = [liveness, stage]
+        stages = [ReadmissionStage(judge), liveness, stage]
         await MonitorLoop(stages, record, gate=own.gate, clock=SystemClock(), interval_s=1.0).run_pass()
         for ended in stages:
             await ended.aclose()

@@ -147,7 +147,7 @@ def test_metrics_are_prometheus_text_with_our_names_and_bounded_labels(alone: Ro
     assert all(name.startswith("narwhal_") for name in families)
     resident = families["narwhal_resident_requests"].samples
     assert {sample.labels["iid"] for sample in resident} == {"e0", "e1"}
-    assert stages(alone) == {"telemetry", "liveness", "handoff"}
+    assert stages(alone) == {"readmission", "telemetry", "liveness", "handoff"}
 
 
 def test_a_served_request_shows_in_every_document(alone: Router) -> None:

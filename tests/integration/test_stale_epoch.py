@@ -12,10 +12,13 @@ from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
 from narwhal.engine.control import LeanControl
 from narwhal.model.engine import Leg
+from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.policy.fleet import Fleet
 from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
+from narwhal.telemetry.metrics import RouterMetrics
+from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.engines import engines_here
 from tests.support.scripted import until
 from tests.support.serving import Rig, RouterOptions, router, specs
@@ -114,6 +117,7 @@ async def test_nothing_of_a_clients_headers_reaches_an_engine():
 class Sweep:
     fleet: Fleet
     gate: Owner
+    judge: Judge
     checks: HealthChecks
     stage: LivenessStage
     stands: list[Stand]
@@ -130,9 +134,13 @@ async def sweep(*, stamp: str | None, count: int = 3) -> AsyncIterator[Sweep]:
         control = LeanControl(
             config.engines, connections=2 * count, connect_timeout_s=1.0, stamp=lambda: stamp
         )
-        checks = HealthChecks(control, fleet=fleet, gate=gate, clock=SystemClock(), timeout_s=2.0)
+        judge = Judge(
+            fleet, gate=gate, recorder=MemoryRecorder(), metrics=RouterMetrics(), clock=SystemClock()
+        )
+        checks = HealthChecks(control, sink=judge, gate=gate, timeout_s=2.0)
+        judge.prober = checks
         stage = LivenessStage(checks, fleet=fleet, everyone=lambda: stamp is not None)
-        yield Sweep(fleet, gate, checks, stage, list(stands))
+        yield Sweep(fleet, gate, judge, checks, stage, list(stands))
         await stage.aclose()
         await control.aclose()
 
@@ -164,8 +172,9 @@ async def test_without_a_cluster_only_engines_that_owe_a_check_are_asked():
     async with sweep(stamp=None) as made:
         await made.stage.run(0.0)
         owe_checks(made.fleet)
+        made.judge.tick(1.0)
         await made.stage.run(1.0)
-        await until(lambda: made.fleet.owing() == (), "good checks")
+        await until(lambda: made.fleet.standings.unverified() == (), "good checks")
         await made.stage.run(2.0)
         assert made.seen() == [1, 1, 1]
 
@@ -177,14 +186,15 @@ async def test_an_engine_that_hangs_or_is_ill_owes_its_check_on_and_is_asked_onc
         ill.healthy_no_more = True
         owe_checks(made.fleet)
         for passes in range(1, 5):
+            made.judge.tick(float(passes))
             await made.stage.run(float(passes))
             await until(lambda passes=passes: made.seen()[2] == passes, "asked again")
-        assert made.fleet.owing() == ("e1", "e2")
+        assert made.fleet.standings.unverified() == ("e1", "e2")
         assert made.seen() == [4, 1, 4]
         assert not made.fleet.can_serve(Leg.DECODE, 0.0) or made.fleet.available(0.0) == ("e0",)
         ill.healthy_no_more = False
         await made.stage.run(5.0)
-        await until(lambda: made.fleet.owing() == ("e1",), "the ill one is well")
+        await until(lambda: made.fleet.standings.unverified() == ("e1",), "the ill one is well")
 
 
 async def test_a_new_owner_tells_every_engine_its_epoch_also_those_that_are_just_being_checked():

@@ -56,7 +56,7 @@ class Own:
         self.gate = LocalGate()
         self.fleet = Fleet(self.config, {})
         self.totals = Totals("run-1")
-        self.monitoring = Monitoring(limit=1, stages=["liveness", "telemetry", "handoff"])
+        self.monitoring = Monitoring(limit=1, stages=["readmission", "liveness", "telemetry", "handoff"])
         readings = Readings(
             control=LocalView(self.gate, me=OwnerRef("a:1", "http://a:1"), version="0"),
             fleet=self.fleet,

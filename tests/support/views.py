@@ -60,6 +60,7 @@ STATE = StateView(
         consecutive=5,
         failures=6,
         stages={
+            "readmission": StageTally(),
             "liveness": StageTally(),
             "telemetry": StageTally(),
             "handoff": StageTally(6, 5, "OSError", 123.5),

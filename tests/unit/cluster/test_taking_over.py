@@ -9,6 +9,7 @@ import pytest
 
 from narwhal.model.control import RouterState
 from narwhal.model.engine import Role
+from narwhal.model.evidence import HealthProbed, ProbeOutcome
 from narwhal.model.request import Outcome
 from narwhal.policy.handoff_codec import decode, encode
 from tests.unit.cluster.cluster_rig import Scene, play
@@ -31,12 +32,12 @@ def test_old_state_never_keeps_a_router_from_owning_but_its_engines_owe_checks(
         await scene.clock.sleep(1.0)
         first.kill()
         await scene.until(lambda: second.owns, limit_s=6.0)
-        assert second.fleet.owing() == owing
+        assert second.fleet.standings.unverified() == owing
         assert introduced == [RouterState.RESTORING] * (2 if owing else 1)
         assert second.fleet.roles() == {"e0": Role.PREFILL, "e1": Role.DECODE}
         assert second.totals.total().served == 1
         for iid in owing:
-            second.fleet.healthy(iid, 0.0)
+            second.fleet.step(HealthProbed(iid, ProbeOutcome.GOOD), 0.0)
         assert second.fleet.available(0.0) == ("e0", "e1")
 
     play(script)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.engine import EngineProfile, EngineSpec, Leg, Role
+from narwhal.model.evidence import HealthProbed, ProbeOutcome
 from narwhal.model.placement import Demand, Reservation, Resident
 from narwhal.policy.fleet import Fleet
 from tests.support.settings import fleet_config, handoff_document
@@ -303,7 +304,7 @@ def cautious() -> Fleet:
 
 def test_after_a_cautious_restore_no_engine_is_used_before_its_good_check() -> None:
     fleet = cautious()
-    assert fleet.owing() == ("d0", "d1", "d2", "p0", "p1")
+    assert fleet.standings.unverified() == ("d0", "d1", "d2", "p0", "p1")
     assert fleet.available(NOW) == ()
     assert not any(fleet.can_serve(leg, NOW) for leg in (Leg.PREFILL, Leg.DECODE))
     assert all(fleet.schedulable(leg) for leg in (Leg.PREFILL, Leg.DECODE))
@@ -314,14 +315,14 @@ def test_after_a_cautious_restore_no_engine_is_used_before_its_good_check() -> N
 
 def test_a_good_check_brings_an_engine_back_and_it_serves_both_legs_while_it_is_alone() -> None:
     fleet = cautious()
-    fleet.healthy("p1", NOW)
-    fleet.healthy("nobody", NOW)
+    fleet.step(HealthProbed("p1", ProbeOutcome.GOOD), NOW)
+    fleet.step(HealthProbed("nobody", ProbeOutcome.GOOD), NOW)
     assert (prefill(fleet).iid, decode(fleet, producer="p1").iid) == ("p1", "p1")
-    fleet.healthy("d2", NOW)
+    fleet.step(HealthProbed("d2", ProbeOutcome.GOOD), NOW)
     assert decode(fleet, producer="p1").iid == "d2"
-    assert fleet.owing() == ("d0", "d1", "p0")
+    assert fleet.standings.unverified() == ("d0", "d1", "p0")
     for iid in ("d0", "d1", "p0"):
-        fleet.healthy(iid, NOW)
+        fleet.step(HealthProbed(iid, ProbeOutcome.GOOD), NOW)
     assert fleet.available(NOW) == ("d0", "d1", "d2", "p0", "p1")
     fleet.check_invariants()
 
@@ -329,7 +330,7 @@ def test_a_good_check_brings_an_engine_back_and_it_serves_both_legs_while_it_is_
 def test_a_pinned_engine_does_not_stand_in_and_roles_are_kept_by_caution() -> None:
     fleet = fleet_of(spec("p0", pin=True), spec("d0", Role.DECODE))
     fleet.restore(handoff_document(p0="prefill", d0="decode"), NOW, cautious=True)
-    fleet.healthy("p0", NOW)
+    fleet.step(HealthProbed("p0", ProbeOutcome.GOOD), NOW)
     assert fleet.can_serve(Leg.PREFILL, NOW)
     assert not fleet.can_serve(Leg.DECODE, NOW)
     assert fleet.roles() == {"p0": Role.PREFILL, "d0": Role.DECODE}
@@ -338,4 +339,4 @@ def test_a_pinned_engine_does_not_stand_in_and_roles_are_kept_by_caution() -> No
 def test_a_later_restore_without_caution_does_not_excuse_a_check() -> None:
     fleet = cautious()
     fleet.restore(handoff_document(p0="prefill", p1="prefill", d0="decode", d1="decode", d2="decode"), NOW)
-    assert fleet.owing() == ("d0", "d1", "d2", "p0", "p1")
+    assert fleet.standings.unverified() == ("d0", "d1", "d2", "p0", "p1")

@@ -1,0 +1,132 @@
+"""Holds: what keeps an engine from new requests for a while (failures.md section 3). Pure.
+
+| state | event | next |
+| --- | --- | --- |
+| free | hold | inference hold |
+| free | quarantine until T | quarantine |
+| inference hold | hold, quarantine | unchanged, unchanged and quarantine |
+| quarantine | quarantine until a later T | until the later T |
+| quarantine | now reaches T | free, by itself: whoever asks with that `now` sees it ended |
+| inference hold | end (probe good or bad) | free |
+| quarantine | end (health or inference check good) | free |
+
+An engine may have both; the inference hold is the one that is told. Which probe ends an inference hold is
+`narwhal.policy.checks`' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import Any
+
+
+class HoldKind(StrEnum):
+    QUARANTINE = "quarantine"
+    INFERENCE = "inference"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldView:
+    """One hold as people see it. `remaining_s` is None for an inference hold: a probe decides."""
+
+    kind: HoldKind
+    reason: str
+    remaining_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Quarantine:
+    until: float
+    reason: str
+
+
+class Holds:
+    """Who is held now, and why. One entry an engine and kind."""
+
+    __slots__ = ("_inference", "_quarantines")
+
+    def __init__(self) -> None:
+        self._inference: dict[str, str] = {}
+        self._quarantines: dict[str, _Quarantine] = {}
+
+    def hold(self, iid: str, reason: str) -> bool:
+        """An inference hold. False: there is one already, its reason stays."""
+        if iid in self._inference:
+            return False
+        self._inference[iid] = reason
+        return True
+
+    def quarantine(self, iid: str, until: float, *, reason: str, now: float) -> bool:
+        """A timed hold. False: one was running, it lasts now to the later end."""
+        running = self._quarantines.get(iid)
+        if running is not None and running.until > now:
+            self._quarantines[iid] = _Quarantine(max(running.until, until), running.reason)
+            return False
+        self._quarantines[iid] = _Quarantine(until, reason)
+        return True
+
+    def end(self, iid: str, kind: HoldKind) -> bool:
+        """Ends a hold early. False: there was none."""
+        held: dict[str, Any] = self._inference if kind is HoldKind.INFERENCE else self._quarantines
+        return held.pop(iid, None) is not None
+
+    def on(self, iid: str, now: float) -> HoldKind | None:
+        """The hold that keeps the engine from new requests at `now`."""
+        if iid in self._inference:
+            return HoldKind.INFERENCE
+        quarantine = self._quarantines.get(iid)
+        return HoldKind.QUARANTINE if quarantine is not None and quarantine.until > now else None
+
+    def expired(self, now: float) -> tuple[str, ...]:
+        """Forgets the quarantines that are over; whose they were, sorted."""
+        over = tuple(sorted(iid for iid, one in self._quarantines.items() if one.until <= now))
+        for iid in over:
+            del self._quarantines[iid]
+        return over
+
+    def next_end(self, now: float) -> float:
+        """When the next quarantine ends by itself, after `now`; inf: none does."""
+        return min((one.until for one in self._quarantines.values() if one.until > now), default=inf)
+
+    def held(self) -> tuple[str, ...]:
+        """Engines under an inference hold, sorted."""
+        return tuple(sorted(self._inference))
+
+    def view(self, now: float) -> dict[str, HoldView]:
+        """Engine ID to the hold that counts, sorted by ID."""
+        views = {
+            iid: HoldView(HoldKind.QUARANTINE, one.reason, round(one.until - now, 3))
+            for iid, one in self._quarantines.items()
+            if one.until > now
+        }
+        views |= {iid: HoldView(HoldKind.INFERENCE, reason, None) for iid, reason in self._inference.items()}
+        return dict(sorted(views.items()))
+
+    # --- what travels ----------------------------------------------------------------------------
+
+    def export(self, now: float) -> dict[str, Any]:
+        """Engine ID to its quarantine with the seconds that are left, for the handoff's `holds`."""
+        return {
+            iid: {
+                "kind": HoldKind.QUARANTINE.value,
+                "reason": one.reason,
+                "remaining_s": round(one.until - now, 3),
+            }
+            for iid, one in sorted(self._quarantines.items())
+            if one.until > now
+        }
+
+    def restore(self, holds: Mapping[str, Any], now: float, *, engines: Iterable[str]) -> None:
+        """Replaces every hold: quarantines by what a handoff tells, re-anchored to `now`; no inference hold.
+
+        What has no time left, or cannot be read, is left out.
+        """
+        self._inference, self._quarantines = {}, {}
+        for iid in engines:
+            told = holds.get(iid)
+            left = told.get("remaining_s") if isinstance(told, Mapping) else None
+            if isinstance(told, Mapping) and isinstance(left, int | float) and 0 < left < inf:
+                self._quarantines[iid] = _Quarantine(now + left, str(told.get("reason", "")))

@@ -1,0 +1,208 @@
+"""What evidence means for engines: from streaks to verdicts to acts on their standings. Pure.
+
+| evidence | does |
+| --- | --- |
+| LegSucceeded, LegAnswered | clears streaks |
+| LegFailed | counts, quarantines; at the threshold ejects, holds or asks for a health check |
+| HealthProbed good | clears, ends caution and quarantine; after timeouts an inference probe follows |
+| HealthProbed bad | ejects whom a verdict asked about, unless its streams bring bytes: then `overload` |
+| InferenceProbed good | clears, ends the holds |
+| InferenceProbed bad | ejects |
+| LivenessSwept good | as a good health check |
+| LivenessSwept bad | one miss, or `overload` while its streams bring bytes; at the threshold ejects |
+| any of a probe, inconclusive | nothing: what is owed is asked again |
+| Validated | readmits, or keeps the name of the check that failed |
+
+A health check with 200 clears `timeout`, and a stopped core answers `/health`: where no leg has succeeded
+since the last timeout, an inference probe without a hold is owed from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from narwhal.model.effect import ProbeKind
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import (
+    Evidence,
+    FailureClass,
+    HealthProbed,
+    InferenceProbed,
+    LegAnswered,
+    LegFailed,
+    LegSucceeded,
+    LivenessSwept,
+    ProbeOutcome,
+    Validated,
+)
+from narwhal.model.settings import RecoverySettings
+from narwhal.policy.breaker import Breaker, Proof, Verdict
+from narwhal.policy.holds import HoldKind
+from narwhal.policy.standings import NOTHING, Effects, Standings
+
+_PROOF = {Leg.PREFILL: Proof.PREFILL, Leg.DECODE: Proof.DECODE}
+
+
+class Judgement:
+    """Judges configured engines; evidence of any other is nothing. Knows nothing of roles and work."""
+
+    def __init__(self, engines: Iterable[str], settings: RecoverySettings, *, interval_s: float) -> None:
+        """`interval_s`: seconds between monitor passes."""
+        self.standings = Standings(engines, every_s=settings.readmit_every * interval_s)
+        self._breaker = Breaker(eject_after=settings.eject_after, liveness_misses=settings.liveness_misses)
+        self._quarantine_s = settings.failure_quarantine_s
+        self._producers: dict[str, dict[str, None]] = {}
+        """Engine with a streak to the producers whose transfers failed there, "" = a local decode."""
+        self._unheard: set[str] = set()
+        """Engines that no leg has succeeded on since their last timeout."""
+        self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
+            LegSucceeded: self._succeeded,
+            LegFailed: self._failed,
+            LegAnswered: self._answered,
+            HealthProbed: self._health_probed,
+            InferenceProbed: self._inference_probed,
+            LivenessSwept: self._swept,
+            Validated: self._validated,
+        }
+
+    def step(self, evidence: Evidence, now: float) -> Effects:
+        """Kinds that others judge: nothing."""
+        act = self._steps.get(type(evidence))
+        return act(evidence, now) if act is not None else NOTHING
+
+    def failures(self) -> dict[str, dict[str, int]]:
+        """Engine ID to class to failures in a row, sorted; without any: left out."""
+        return self._breaker.streaks()
+
+    # --- legs ------------------------------------------------------------------------------------
+
+    def _succeeded(self, evidence: LegSucceeded, now: float) -> Effects:
+        if self._breaker.suspects(evidence.iid):
+            self._unheard.discard(evidence.iid)
+            self._prove(evidence.iid, _PROOF[evidence.leg])
+        return NOTHING
+
+    def _answered(self, evidence: LegAnswered, now: float) -> Effects:
+        self._prove(evidence.iid, Proof.ANSWER)
+        return NOTHING
+
+    def _failed(self, evidence: LegFailed, now: float) -> Effects:
+        iid, failure = evidence.iid, evidence.failure
+        if iid not in self.standings.engines:
+            return NOTHING
+        verdict = self._breaker.failed(iid, failure)
+        if evidence.leg is Leg.DECODE:
+            self._producers.setdefault(iid, {})[evidence.peer] = None
+        if failure is FailureClass.TIMEOUT:
+            self._unheard.add(iid)
+        if self.standings.is_ejected(iid):
+            return NOTHING
+        effects = self._quarantined(evidence, now)
+        if verdict is None:
+            return effects
+        return (*effects, *self._sentence(verdict, evidence, now=now))
+
+    def _quarantined(self, evidence: LegFailed, now: float) -> Effects:
+        """Back-pressure is nobody's failure: it quarantines nobody."""
+        if self._quarantine_s <= 0 or evidence.failure is FailureClass.OVERLOAD:
+            return NOTHING
+        reason = f"a {evidence.leg.value} leg failed: {evidence.detail}"
+        return self.standings.quarantine(evidence.iid, now + self._quarantine_s, reason=reason, now=now)
+
+    def _sentence(self, verdict: Verdict, evidence: LegFailed, *, now: float) -> Effects:
+        iid, failure = evidence.iid, evidence.failure
+        count = self._breaker.count(iid, failure)
+        told = f"{count} {failure.value} failures in a row, last: {evidence.detail}"
+        if verdict is Verdict.EJECT:
+            return self.standings.eject(iid, told, now=now)
+        if verdict is Verdict.HOLD:
+            held = self.standings.hold(iid, told, now=now)
+            return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=told, now=now))
+        asked = self._ask(ProbeKind.HEALTH, iid, reason=told, now=now)
+        if failure is FailureClass.TIMEOUT:
+            self.standings.then_inference(iid)
+        return asked
+
+    # --- probes ----------------------------------------------------------------------------------
+
+    def _health_probed(self, evidence: HealthProbed, now: float) -> Effects:
+        iid = evidence.iid
+        if evidence.outcome is ProbeOutcome.GOOD:
+            return self._healthy(iid, now)
+        if evidence.outcome is ProbeOutcome.INCONCLUSIVE:
+            self.standings.postpone(ProbeKind.HEALTH, iid, now=now)
+            return NOTHING
+        why = self.standings.owes(ProbeKind.HEALTH, iid)
+        if not why:
+            return NOTHING
+        if evidence.streaming:
+            self._breaker.failed(iid, FailureClass.OVERLOAD)
+            return NOTHING
+        return self.standings.eject(iid, f"a health check failed ({evidence.detail}), after {why}", now=now)
+
+    def _healthy(self, iid: str, now: float) -> Effects:
+        producers = tuple(self._producers.get(iid, ()))
+        cleared = self._prove(iid, Proof.HEALTH)
+        follow = FailureClass.TIMEOUT in cleared and iid in self._unheard
+        self._unheard.discard(iid)
+        self.standings.verified(iid)
+        ended = self.standings.end(iid, HoldKind.QUARANTINE, reason="a health check was good")
+        if not self.standings.settle(ProbeKind.HEALTH, iid) and not follow:
+            return ended
+        reason = "legs timed out and /health answers"
+        asked = self.standings.ask(ProbeKind.INFERENCE, iid, reason=reason, producers=producers, now=now)
+        return (*ended, *asked)
+
+    def _inference_probed(self, evidence: InferenceProbed, now: float) -> Effects:
+        iid, standings = evidence.iid, self.standings
+        if evidence.outcome is ProbeOutcome.INCONCLUSIVE:
+            standings.postpone(ProbeKind.INFERENCE, iid, now=now)
+            return NOTHING
+        if evidence.outcome is ProbeOutcome.BAD:
+            across = f" across {evidence.peer}" if evidence.peer else ""
+            return standings.eject(iid, f"an inference probe{across} failed: {evidence.detail}", now=now)
+        standings.settle(ProbeKind.INFERENCE, iid)
+        self._prove(iid, Proof.INFERENCE)
+        self._producers.pop(iid, None)
+        return standings.free(iid, reason="an inference probe was good")
+
+    def _swept(self, evidence: LivenessSwept, now: float) -> Effects:
+        iid = evidence.iid
+        if evidence.outcome is ProbeOutcome.GOOD:
+            return self._healthy(iid, now)
+        if evidence.outcome is ProbeOutcome.INCONCLUSIVE or iid not in self.standings.engines:
+            return NOTHING
+        if evidence.streaming:
+            self._breaker.failed(iid, FailureClass.OVERLOAD)
+            return NOTHING
+        if self._breaker.failed(iid, FailureClass.LIVENESS) is None:
+            return NOTHING
+        missed = self._breaker.count(iid, FailureClass.LIVENESS)
+        return self.standings.eject(
+            iid, f"{missed} health sweeps in a row missed, last: {evidence.detail}", now=now
+        )
+
+    def _validated(self, evidence: Validated, now: float) -> Effects:
+        iid = evidence.iid
+        if not evidence.conclusive or not self.standings.is_ejected(iid):
+            return NOTHING
+        failed = next((check for check in evidence.checks if check.outcome == "failed"), None)
+        if failed is not None:
+            return self.standings.check_failed(iid, failed.name, detail=failed.detail)
+        self._breaker.forget(iid)
+        self._producers.pop(iid, None)
+        self._unheard.discard(iid)
+        return self.standings.readmit(iid)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _prove(self, iid: str, proof: Proof) -> frozenset[FailureClass]:
+        cleared = self._breaker.proved(iid, proof)
+        if not self._breaker.suspects(iid):
+            self._producers.pop(iid, None)
+        return cleared
+
+    def _ask(self, kind: ProbeKind, iid: str, *, reason: str, now: float) -> Effects:
+        producers = self._producers.get(iid, ())
+        return self.standings.ask(kind, iid, reason=reason, producers=producers, now=now)

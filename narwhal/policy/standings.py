@@ -1,0 +1,209 @@
+"""Where every engine stands and what moves it: holds, owed checks, ejections, the guard. Pure.
+
+Each act returns its effects: what is to be told, what is to be looked at. Verdicts come from
+`narwhal.policy.judgement`; the table of who may take new requests is `narwhal.policy.membership`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
+from narwhal.model.engine import Leg
+from narwhal.policy.checks import Checks, add_producers
+from narwhal.policy.ejections import Ejections
+from narwhal.policy.holds import HoldKind, Holds, HoldView
+from narwhal.policy.membership import Standing, standing, takes_last
+
+Effects = tuple[Effect, ...]
+NOTHING: Effects = ()
+
+
+class Standings:
+    """`able` maps each leg to the engines that roles and pins permit; the fleet sets it.
+
+    `version` grows with every change of who may take new requests, but for quarantines that run out.
+    """
+
+    def __init__(self, engines: Iterable[str], *, every_s: float) -> None:
+        """`every_s`: pause between two inference or readmission probes of one engine."""
+        self.engines = tuple(sorted(engines))
+        self.able: Mapping[Leg, Set[str]] = {}
+        self.version = 0
+        self._holds = Holds()
+        self._checks = Checks(every_s=every_s)
+        self._ejections = Ejections(every_s=every_s)
+        self._unverified: set[str] = set()
+        self._spared: set[tuple[str, HoldKind]] = set()
+        """Engines that the guard kept from a hold, told already."""
+
+    # --- what is ---------------------------------------------------------------------------------
+
+    def of(self, iid: str, now: float) -> Standing:
+        return standing(
+            ejected=iid in self._ejections,
+            hold=self._holds.on(iid, now),
+            unverified=iid in self._unverified,
+            drained=False,
+        )
+
+    def eligible(self, now: float) -> frozenset[str]:
+        """Who may take new requests at `now`."""
+        return frozenset(iid for iid in self.engines if self.of(iid, now) is Standing.ELIGIBLE)
+
+    def next_change(self, now: float) -> float:
+        """When `eligible` changes by itself; inf: it does not."""
+        return self._holds.next_end(now)
+
+    def is_ejected(self, iid: str) -> bool:
+        return iid in self._ejections
+
+    def ejected(self) -> tuple[str, ...]:
+        """Sorted."""
+        return self._ejections.engines()
+
+    def holds(self, now: float) -> Mapping[str, HoldView]:
+        """Engine ID to its hold, sorted by ID."""
+        return self._holds.view(now)
+
+    def unverified(self) -> tuple[str, ...]:
+        """Who owes a good health check after a cautious takeover, sorted."""
+        return tuple(sorted(self._unverified))
+
+    def verifying(self) -> tuple[str, ...]:
+        """Who owes any check, sorted."""
+        return tuple(sorted(self._checks.engines() | self._unverified))
+
+    def owes(self, kind: ProbeKind, iid: str) -> str:
+        """The reason of the check that the engine owes because of a verdict, "" without one."""
+        owed = self._checks.owed(kind, iid)
+        return owed.reason if owed is not None else ""
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> Effects:
+        """What time brings: quarantines that ended, probes that are due."""
+        ended = [
+            self._ended(iid, HoldKind.QUARANTINE, reason="its time is over")
+            for iid in self._holds.expired(now)
+        ]
+        wanted = [ProbeWanted(ProbeKind.HEALTH, iid) for iid in self.unverified()]
+        for kind, iid, owed in self._checks.due(now):
+            wanted.append(ProbeWanted(kind, iid, self._producer(owed.producers, turn=owed.turn)))
+        wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in self._ejections.due(now)]
+        return (*ended, *wanted)
+
+    # --- acts ------------------------------------------------------------------------------------
+
+    def require_checks(self) -> None:
+        """Every engine owes a good health check before it is used."""
+        self._unverified = set(self.engines)
+        self.version += 1
+
+    def verified(self, iid: str) -> None:
+        """The engine answered a health check with 200."""
+        if iid in self._unverified:
+            self._unverified.discard(iid)
+            self.version += 1
+
+    def ask(self, kind: ProbeKind, iid: str, *, reason: str, producers: Iterable[str], now: float) -> Effects:
+        """Owes a check, and asks for it at once unless it is owed already."""
+        new = self._checks.owed(kind, iid) is None
+        owed = self._checks.owe(kind, iid, reason=reason, now=now)
+        add_producers(owed, producers)
+        if not new:
+            return NOTHING
+        self._checks.postpone(kind, iid, now=now)
+        return (ProbeWanted(kind, iid, self._producer(owed.producers, turn=0)),)
+
+    def then_inference(self, iid: str) -> None:
+        """The health check that the engine owes is to be followed by an inference probe."""
+        owed = self._checks.owed(ProbeKind.HEALTH, iid)
+        if owed is not None:
+            owed.then_inference = True
+
+    def settle(self, kind: ProbeKind, iid: str) -> bool:
+        """The answer has come. True: an inference probe is to follow."""
+        owed = self._checks.settle(kind, iid)
+        return owed is not None and owed.then_inference
+
+    def postpone(self, kind: ProbeKind, iid: str, *, now: float) -> None:
+        """The answer told nothing about the engine."""
+        self._checks.postpone(kind, iid, now=now)
+
+    def quarantine(self, iid: str, until: float, *, reason: str, now: float) -> Effects:
+        """No new requests until then, unless the engine is the last of its kind."""
+        if self._needed(iid, now):
+            return self._withheld(iid, HoldKind.QUARANTINE, reason=reason)
+        new = self._holds.quarantine(iid, until, reason=reason, now=now)
+        self.version += 1
+        return (_told("hold", iid, reason=reason, hold=HoldKind.QUARANTINE.value),) if new else NOTHING
+
+    def hold(self, iid: str, reason: str, *, now: float) -> Effects:
+        """No new requests until an inference probe decides, unless the engine is the last of its kind."""
+        if self._needed(iid, now):
+            return self._withheld(iid, HoldKind.INFERENCE, reason=reason)
+        if not self._holds.hold(iid, reason):
+            return NOTHING
+        self.version += 1
+        return (_told("hold", iid, reason=reason, hold=HoldKind.INFERENCE.value),)
+
+    def end(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
+        """Ends a hold early; without one: nothing."""
+        self._spared.discard((iid, kind))
+        if not self._holds.end(iid, kind):
+            return NOTHING
+        self.version += 1
+        return (self._ended(iid, kind, reason=reason),)
+
+    def free(self, iid: str, *, reason: str) -> Effects:
+        """Ends every hold early."""
+        return tuple(effect for kind in HoldKind for effect in self.end(iid, kind, reason=reason))
+
+    def eject(self, iid: str, reason: str, *, now: float) -> Effects:
+        """Out until it is readmitted. For confirmed failures: takes the last engine too."""
+        if iid not in self.engines or not self._ejections.eject(iid, reason, now=now):
+            return NOTHING
+        self.version += 1
+        self._checks.forget(iid)
+        ended = self.free(iid, reason="it is ejected")
+        return (*ended, _told("ejection", iid, reason=reason))
+
+    def check_failed(self, iid: str, check: str, *, detail: str) -> Effects:
+        """A readmission check failed: the engine stays out with the check's name. Told once."""
+        if not self._ejections.failed(iid, check, detail=detail):
+            return NOTHING
+        return (_told("readmission_failed", iid, reason=f"{check}: {detail}", check=check),)
+
+    def readmit(self, iid: str) -> Effects:
+        """Back in placement; not out: nothing."""
+        out = self._ejections.readmit(iid)
+        if out is None:
+            return NOTHING
+        self.version += 1
+        self._unverified.discard(iid)
+        return (_told("readmission", iid, reason=f"every check passed; it was ejected for: {out.reason}"),)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _needed(self, iid: str, now: float) -> bool:
+        return takes_last(iid, able=self.able, eligible=self.eligible(now))
+
+    def _producer(self, producers: list[str], *, turn: int) -> str:
+        """Whose KV the suspect is to pull: producers that failed it take turns, those that are out do not."""
+        live = [one for one in producers if not one or one not in self._ejections]
+        return live[turn % len(live)] if live else ""
+
+    def _withheld(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
+        if (iid, kind) in self._spared:
+            return NOTHING
+        self._spared.add((iid, kind))
+        reason = f"no hold, for no other engine can take its part: {reason}"
+        return (_told("hold", iid, reason=reason, enforced=False, hold=kind.value),)
+
+    def _ended(self, iid: str, kind: HoldKind, *, reason: str) -> Told:
+        return _told("hold_ended", iid, reason=reason, hold=kind.value)
+
+
+def _told(kind: str, iid: str, *, reason: str, enforced: bool = True, **fields: str) -> Told:
+    return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": enforced}, enforced)

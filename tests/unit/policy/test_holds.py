@@ -1,0 +1,86 @@
+"""Inference holds and timed quarantines: who is held when, and what travels."""
+
+from __future__ import annotations
+
+from math import inf
+
+from narwhal.policy.holds import HoldKind, Holds, HoldView
+
+NOW = 100.0
+
+
+def test_an_inference_hold_lasts_until_it_is_ended() -> None:
+    holds = Holds()
+    assert holds.hold("e0", "three broken streams")
+    assert not holds.hold("e0", "another reason")
+    assert holds.on("e0", 10**9) is HoldKind.INFERENCE
+    assert holds.view(NOW) == {"e0": HoldView(HoldKind.INFERENCE, "three broken streams", None)}
+    assert holds.held() == ("e0",)
+    assert holds.end("e0", HoldKind.INFERENCE)
+    assert not holds.end("e0", HoldKind.INFERENCE)
+    assert holds.on("e0", NOW) is None
+
+
+def test_a_quarantine_ends_by_itself_at_its_instant() -> None:
+    holds = Holds()
+    assert holds.quarantine("e0", 105.0, reason="a leg failed", now=NOW)
+    assert holds.on("e0", 104.999) is HoldKind.QUARANTINE
+    assert holds.on("e0", 105.0) is None
+    assert holds.next_end(NOW) == 105.0
+    assert holds.next_end(105.0) == inf
+    assert holds.expired(104.0) == ()
+    assert holds.expired(105.0) == ("e0",)
+    assert holds.expired(105.0) == ()
+
+
+def test_another_failed_leg_extends_a_quarantine_and_never_shortens_it() -> None:
+    holds = Holds()
+    holds.quarantine("e0", 105.0, reason="first", now=NOW)
+    assert not holds.quarantine("e0", 107.0, reason="second", now=102.0)
+    assert not holds.quarantine("e0", 103.0, reason="third", now=102.5)
+    assert holds.view(103.0) == {"e0": HoldView(HoldKind.QUARANTINE, "first", 4.0)}
+    assert holds.quarantine("e0", 112.0, reason="after its end", now=107.0)
+    assert holds.view(107.0)["e0"].reason == "after its end"
+
+
+def test_a_quarantine_can_end_early() -> None:
+    holds = Holds()
+    holds.quarantine("e0", 105.0, reason="a leg failed", now=NOW)
+    assert holds.end("e0", HoldKind.QUARANTINE)
+    assert holds.on("e0", NOW) is None
+
+
+def test_with_both_the_inference_hold_is_told_and_outlasts() -> None:
+    holds = Holds()
+    holds.quarantine("e0", 105.0, reason="a leg failed", now=NOW)
+    holds.hold("e0", "three broken streams")
+    assert holds.view(NOW)["e0"].kind is HoldKind.INFERENCE
+    holds.expired(105.0)
+    assert holds.on("e0", 105.0) is HoldKind.INFERENCE
+
+
+def test_quarantines_travel_with_the_seconds_that_are_left_and_are_anchored_anew() -> None:
+    holds, successor = Holds(), Holds()
+    holds.quarantine("e0", 105.0, reason="a leg failed", now=NOW)
+    holds.quarantine("e1", 100.5, reason="short", now=NOW)
+    holds.hold("e2", "held until probed")
+    told = holds.export(101.0)
+    assert told == {"e0": {"kind": "quarantine", "reason": "a leg failed", "remaining_s": 4.0}}
+    successor.hold("e1", "of an ownership before")
+    successor.restore(told, 5000.0, engines=("e0", "e1"))
+    assert successor.view(5000.0) == {"e0": HoldView(HoldKind.QUARANTINE, "a leg failed", 4.0)}
+    assert successor.on("e0", 5004.0) is None
+
+
+def test_restored_holds_that_cannot_be_read_are_left_out() -> None:
+    holds = Holds()
+    told = {
+        "e0": {"remaining_s": 0},
+        "e1": {"remaining_s": None},
+        "e2": "long",
+        "e3": {"remaining_s": inf},
+        "e4": {"remaining_s": "3"},
+        "foreign": {"remaining_s": 3.0},
+    }
+    holds.restore(told, NOW, engines=("e0", "e1", "e2", "e3", "e4"))
+    assert holds.view(NOW) == {}
