@@ -48,6 +48,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(producer=producers, consumer=consumers, outcome=st.sampled_from(list(ProbeOutcome)))
     def probed(self, producer: str, consumer: str, outcome: ProbeOutcome) -> None:
         edge = self.edges.probed(producer, consumer, outcome=outcome, now=self.now)
+        self.asked_at[producer, consumer] = self.now
         avoided = consumer in self.edges.avoided.get(producer, ())
         if outcome is ProbeOutcome.GOOD:
             assert not avoided
