@@ -237,6 +237,12 @@ class EngineClient(Protocol):
         `LegFlow.fail`. What a finish reason or an error object means is the sink's business.
         """
 
+    def quiet_s(self, iid: str) -> float:
+        """Seconds since an open decode stream of the engine that has brought output last brought bytes.
+
+        inf: there is no such stream. Looks at every open connection: for when something is amiss.
+        """
+
     async def aclose(self) -> None: ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeVar
 
 from narwhal.engine.connection import Connection
@@ -74,6 +75,11 @@ class LeanClient:
 
     def stream(self, call: StreamCall, sink: StreamSink) -> Coroutine[Any, Any, None]:
         return self._run(DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
+
+    def quiet_s(self, iid: str) -> float:
+        now = self._loop.time()
+        exchanges = (connection.exchange for connection in self._open if connection.iid == iid)
+        return min((exchange.quiet_s(now) for exchange in exchanges if exchange is not None), default=inf)
 
     async def warm(self, call: EngineCall) -> None:
         """Leaves an idle connection to `call.iid`, if it has none and a seat is free; sends nothing.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, StreamBroken
@@ -90,6 +91,10 @@ class Exchange(Generic[Result]):
     def detach(self) -> None:
         """It has ended: lets go of the connection, which may already carry another exchange."""
         self.connection = None
+
+    def quiet_s(self, now: float) -> float:
+        """Seconds since generated output last came in; inf where none is coming."""
+        return inf
 
     # --- ends ---
 

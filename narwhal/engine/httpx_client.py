@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 
 import httpx
 
@@ -29,6 +30,7 @@ class HttpxClient:
         self, engines: Sequence[EngineSpec], settings: ClientSettings, *, stamp: Stamp = no_epoch
     ) -> None:
         self._urls = {spec.iid: spec.url for spec in engines}
+        self._legs: set[_Leg] = set()
         self._limit = settings.max_response_bytes
         self._stamp = stamp
         self._bearer = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
@@ -44,12 +46,23 @@ class HttpxClient:
 
     async def stream(self, call: StreamCall, sink: StreamSink) -> None:
         leg = _Leg(call, sink, limit=self._limit)
+        self._legs.add(leg)
+        try:
+            await self._run(call, leg)
+        finally:
+            self._legs.discard(leg)
+
+    async def _run(self, call: StreamCall, leg: _Leg) -> None:
         async with _in_time(call.call), leg.limits(), self._answer(call.call) as answer:
             if answer.status_code != 200:
                 raise refusal(await self._whole(answer, call.call.iid), call.call.iid)
             if not is_event_stream(answer.headers):
                 raise StreamBroken("a 200 that is no event stream", iid=call.call.iid, kind="malformed")
             await leg.run(answer)
+
+    def quiet_s(self, iid: str) -> float:
+        now = asyncio.get_running_loop().time()
+        return min((leg.quiet_s(now) for leg in self._legs if leg.iid == iid), default=inf)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -107,7 +120,9 @@ class _Leg:
     def __init__(self, call: StreamCall, sink: StreamSink, *, limit: int) -> None:
         self.passed = self.pauses = 0
         self.error: EngineError | None = None
+        self.iid = call.call.iid
         self._call = call
+        self._read_at = -inf
         self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
         self._may_read = asyncio.Event()
         self._may_read.set()
@@ -135,6 +150,9 @@ class _Leg:
         self._may_read.set()
         if self._reading and self._scope is not None:
             self._scope.reschedule(0)
+
+    def quiet_s(self, now: float) -> float:
+        return now - self._read_at if self._feed.output_seen else inf
 
     # --- the loop ---
 
@@ -166,6 +184,7 @@ class _Leg:
             self._reading = True
             data = await anext(reads, None)
             self._reading = False
+            self._read_at = asyncio.get_running_loop().time()
             if data is None:
                 self._feed.end()
             else:

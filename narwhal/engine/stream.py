@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Self
 
 from narwhal.engine.exchange import Exchange, Head
 from narwhal.engine.feed import EventFeed
+from narwhal.engine.progress import silent_s
 from narwhal.engine.refusal import refusal
 from narwhal.engine.sse import is_event_stream
 from narwhal.engine.verbatim import Verbatim
@@ -153,15 +155,28 @@ class DecodeLeg(Exchange[None]):
         return min(dues, default=None)
 
     def look(self, now: float) -> float | None:
-        if self.passed != self._seen:
-            self._seen = self.passed
-            self.last_read_at = now
+        self._note_passed(now)
         if not self.done.done():
             if not self._feed.output_seen and now >= self._first_due:
                 self._time_out("first_token", "no first token in time")
             elif self._listening and now >= self.last_read_at + self._silence_s:
                 self._time_out("silence", f"no data for {self._silence_s} s")
         return super().look(now)
+
+    def quiet_s(self, now: float) -> float:
+        """Where the kernel does not tell: as of the last look, up to the time between two looks too short."""
+        if not self._feed.output_seen or self.connection is None or self.connection.transport is None:
+            return inf
+        told = silent_s(self.connection.transport)
+        if told is not None:
+            return told
+        self._note_passed(now)
+        return now - self.last_read_at
+
+    def _note_passed(self, now: float) -> None:
+        if self.passed != self._seen:
+            self._seen = self.passed
+            self.last_read_at = now
 
     @property
     def _listening(self) -> bool:

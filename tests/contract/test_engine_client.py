@@ -257,6 +257,36 @@ def test_a_connection_closed_inside_the_answer_is_a_broken_one(kind: Kind) -> No
     serve(kind, script, scenario)
 
 
+def closes_idle(last: bytes) -> Script:
+    """Connection 0 answers one request and resets at the next one, unanswered; others say `last`."""
+
+    async def script(line: Line) -> None:
+        await line.request()
+        if line.number == 0:
+            await line.say(answer(200, b"{}"))
+            await line.request()
+            line.reset()
+        await line.say(last)
+
+    return script
+
+
+def test_an_idle_connection_that_the_engine_had_closed_is_no_failure(kind: Kind) -> None:
+    async def scenario(client: EngineClient, engine: ScriptedEngine) -> None:
+        for _ in range(2):
+            assert (await client.fetch(CALL)).body == b"{}"
+
+    serve(kind, closes_idle(answer(200, b"{}")), scenario)
+
+    async def streamed(client: EngineClient, engine: ScriptedEngine) -> None:
+        assert (await client.fetch(CALL)).body == b"{}"
+        sink = Sink()
+        await client.stream(STREAM, sink)
+        assert sink.data == b"".join(GOOD)
+
+    serve(kind, closes_idle(HEAD + b"".join(map(chunk, GOOD)) + END), streamed)
+
+
 async def silent(line: Line) -> None:
     await line.request()
 

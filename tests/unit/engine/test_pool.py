@@ -68,6 +68,15 @@ def test_idle_ones_are_let_go_in_time() -> None:
     assert loop.timer is None, "nothing left to sweep for"
 
 
+def test_idle_ones_are_let_go_before_an_engine_does() -> None:
+    """vLLM closes idle connections after 5 s."""
+    loop, pool = make()
+    line = Line()
+    put(pool, line)
+    loop.advance(4.9)
+    assert line.aborted == [True]
+
+
 def test_the_sweep_comes_when_one_is_due_and_not_before() -> None:
     loop, pool = make()
     put(pool, Line(), Line())
