@@ -143,6 +143,9 @@ class EventKind(Enum):
     OTHER = "other"
     """Comments, blank keep-alives, documents without a choice."""
 
+    __hash__ = object.__hash__
+    """Enum's own is a Python function, called at every look-up."""
+
 
 @dataclass(slots=True)
 class StreamEvent:

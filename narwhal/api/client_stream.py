@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from narwhal.api.cycle import NOBODY_WAITS
 from narwhal.ports import ClientStream
 
 if TYPE_CHECKING:
@@ -41,12 +42,13 @@ class TransportStream:
         "_chunked", "_cycle", "_on_gone", "_on_pause", "_on_resume", "_open", "_protocol", "_write", "gone",
     )  # fmt: skip
 
-    def __init__(self, protocol: RouterProtocol, cycle: RequestResponseCycle) -> None:
+    def __init__(self, protocol: RouterProtocol, cycle: RequestResponseCycle, *, chunked: bool) -> None:
+        """`chunked`: the client understands chunks (HTTP/1.1)."""
         self.gone = False
         self._protocol = protocol
         self._cycle = cycle
         self._write = cycle.transport.write
-        self._chunked = cycle.scope["http_version"] != "1.0"
+        self._chunked = chunked
         self._open = False
         self._on_gone: Callable[[], None] = _nothing
         self._on_pause: Callable[[], None] = _nothing
@@ -60,7 +62,8 @@ class TransportStream:
         cycle = self._cycle
         if cycle.more_body or cycle.waiting_for_100_continue or self.gone:
             return None
-        cycle.flow.resume_reading()
+        if cycle.flow.read_paused:
+            cycle.flow.resume_reading()
         body, cycle.body = bytes(cycle.body), bytearray()
         return body
 
@@ -120,10 +123,11 @@ class TransportStream:
         self._write(self._framed(data) + (b"0\r\n\r\n" if self._chunked else b""))
         cycle = self._cycle
         cycle.response_complete = True
-        cycle.message_event.set()
+        if cycle.message_event is not NOBODY_WAITS:
+            cycle.message_event.set()
         if not cycle.keep_alive:
             cycle.transport.close()
-        cycle.on_response()
+        self._protocol.on_response_complete()
 
     def _framed(self, data: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked and data else data
@@ -139,6 +143,11 @@ class TransportStream:
             self._on_resume()
         else:
             self._on_pause()
+
+    def leave(self) -> None:
+        """Its handler has returned: a response that has not ended never will."""
+        if not self.gone and not self._cycle.response_complete:
+            self._cycle.transport.close()
 
     def detach(self) -> None:
         """Takes the stream out of the scope: scope, stream and cycle would hold each other for the

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from narwhal.api.decode import Head, decode_request
+from narwhal.api.decode import decode_request
 from narwhal.api.envelope import new_request_id
 from narwhal.errors import RequestIncomplete, TooLarge
 from narwhal.model.request import Api, InferenceRequest
@@ -45,7 +45,10 @@ class BodyLimits:
 class HttpInbound:
     """Implements `ports.Inbound` over an ASGI scope and its `receive`."""
 
-    __slots__ = ("_declared", "_ended", "_head", "_limits", "_receive", "left", "stream", "whole")
+    __slots__ = (
+        "_ended", "_headers", "_limits", "_receive", "api", "arrived_at", "arrived_wall", "client_rid",
+        "left", "rid", "stream", "traceparent", "whole",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -59,33 +62,17 @@ class HttpInbound:
         """`scope["path"]` is one of the two generating routes; `arrived` on Clock.now and Clock.wall."""
         self.whole: bytes | None = None
         """The body, where all of it is here already."""
-        headers = dict(scope["headers"])
         self.stream = stream
         self.left = False
         self._receive = receive
         self._limits = limits
-        self._declared = _length(headers.get(b"content-length"))
+        self._headers = headers = dict(scope["headers"])
         self._ended = False
-        self._head = Head(
-            api=_APIS[scope["path"]],
-            rid=new_request_id(),
-            client_rid=_text(headers.get(b"x-request-id")),
-            arrived_at=arrived[0],
-            arrived_wall=arrived[1],
-            traceparent=_traceparent(headers.get(b"traceparent")),
-        )
-
-    @property
-    def rid(self) -> str:
-        return self._head.rid
-
-    @property
-    def client_rid(self) -> str | None:
-        return self._head.client_rid
-
-    @property
-    def arrived_wall(self) -> float:
-        return self._head.arrived_wall
+        self.api = _APIS[scope["path"]]
+        self.rid = new_request_id()
+        self.client_rid = _text(headers.get(b"x-request-id"))
+        self.arrived_at, self.arrived_wall = arrived
+        self.traceparent = _traceparent(headers.get(b"traceparent"))
 
     async def read(self) -> InferenceRequest:
         """The decoded request.
@@ -95,8 +82,8 @@ class HttpInbound:
         whole = self.whole
         body = await self._body() if whole is None else self._taken(whole)
         if len(body) <= OFF_LOOP_BYTES:
-            return decode_request(self._head, body, model=self._limits.model)
-        return await asyncio.to_thread(decode_request, self._head, body, model=self._limits.model)
+            return decode_request(self, body, model=self._limits.model)
+        return await asyncio.to_thread(decode_request, self, body, model=self._limits.model)
 
     async def drop_rest(self) -> None:
         """Reads and drops what is left of the body, for `drop_s` at most."""
@@ -106,7 +93,7 @@ class HttpInbound:
                     await self._next()
 
     async def _body(self) -> bytes:
-        if self._declared > self._limits.max_bytes:
+        if _length(self._headers.get(b"content-length")) > self._limits.max_bytes:
             raise self._too_large()
         loop = asyncio.get_running_loop()
         try:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from narwhal.api.client_stream import client_stream, transport_stream
+from narwhal.api.client_stream import TransportStream, client_stream
 from narwhal.api.envelope import Answer, envelope, json_answer
 from narwhal.api.errors import INVALID, answer
 from narwhal.api.inbound import BodyLimits, HttpInbound
 from narwhal.errors import InvariantViolation, NarwhalError, NotOwner, TooLarge
 from narwhal.model.request import Api
-from narwhal.ports import ClientStream, RequestHandler
+from narwhal.ports import RequestHandler
 
 log = logging.getLogger("narwhal.api")
 
@@ -61,18 +61,21 @@ def data_routes(views: DataViews) -> Sequence[BaseRoute]:
 
 
 class DataFirst:
-    """An ASGI application in front of `app`: generating requests go straight to their handler.
+    """An ASGI application in front of `app`, and an `api.cycle.Generates`: generating requests go straight
+    to their handler.
 
     They are nearly all the traffic, and a walk through middleware and routes costs as much as placement.
     """
 
     def __init__(self, views: DataViews, app: ASGIApp) -> None:
-        self._generate = Generate(views)
+        generate = Generate(views)
+        self._over_asgi = generate
         self._app = app
+        self.generate = generate.generate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] in _GENERATING and scope["method"] == "POST":
-            await self._generate(scope, receive, send)
+            await self._over_asgi(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -85,20 +88,19 @@ class Generate:
         self._limits = views.limits
         self._arrival = views.arrival
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        stream = transport_stream(scope)
-        if stream is None:
-            return self._over_asgi(scope, receive, send)
-        inbound = self._inbound(scope, receive, stream=stream)
-        inbound.whole = stream.whole_body()
-        return self._serve(inbound)
-
-    async def _over_asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Over plain ASGI, on any server."""
         async with client_stream(scope, receive, send) as stream:
-            await self._serve(self._inbound(scope, receive, stream=stream))
+            await self._serve(
+                HttpInbound(scope, receive, stream=stream, limits=self._limits, arrived=self._arrival())
+            )
 
-    def _inbound(self, scope: Scope, receive: Receive, *, stream: ClientStream) -> HttpInbound:
-        return HttpInbound(scope, receive, stream=stream, limits=self._limits, arrived=self._arrival())
+    async def generate(self, scope: Scope, receive: Receive, *, stream: TransportStream) -> None:
+        """For our own protocol."""
+        inbound = HttpInbound(scope, receive, stream=stream, limits=self._limits, arrived=self._arrival())
+        inbound.whole = stream.whole_body()
+        await self._serve(inbound)
+        stream.leave()
 
     async def _serve(self, inbound: HttpInbound) -> None:
         try:

@@ -14,11 +14,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from narwhal.api.client_stream import EXTENSION, TransportStream
+from narwhal.api.cycle import NOBODY_WAITS, GeneratingCycle
 from narwhal.api.envelope import envelope, new_request_id
 from narwhal.api.errors import INVALID
 from narwhal.model.request import Api
@@ -51,6 +54,20 @@ def _without_upgrade(data: bytes) -> bytes:
     return _UPGRADE.sub(b"Declined", data[:at]) + data[at:]
 
 
+def _head_size(url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> int:
+    return len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
+
+
+def _refusal(status: int, message: str, *, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A whole response, after which the connection closes."""
+    body = envelope(message, INVALID)
+    head = [STATUS_LINE[status], b"content-type: application/json\r\n", b"connection: close\r\n"]
+    head.append(b"x-request-id: %b\r\n" % new_request_id().encode())
+    head += [b"%b: %b\r\n" % field for field in default_headers]
+    head.append(b"content-length: %d\r\n\r\n" % len(body))
+    return b"".join(head) + body
+
+
 class RouterProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http=RouterProtocol`. Written against uvicorn 0.54; see test_protocol.py."""
 
@@ -58,11 +75,13 @@ class RouterProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._generates = hasattr(self.app, "generate") and self.limit_concurrency is None
+        """The application is an `api.cycle.Generates`."""
         self._streams: deque[TransportStream] = deque()
         self._held = bytearray()
         self._in_head = True
         self._head_begun = False
-        """Inside a head that one read did not bring whole: only such a one is watched by a timer."""
+        """Only a head that one read did not bring whole is watched by a timer."""
         self._head_bytes = 0
         """Bytes that came since the last one of a body: of a head, trailers, chunk extensions."""
         self._head_timer: asyncio.TimerHandle | None = None
@@ -123,62 +142,75 @@ class RouterProtocol(HttpToolsProtocol):
     # --- llhttp ---
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        """Makes no scope yet: which one, the target tells."""
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
         self._in_head = self._head_begun = True
 
     def on_headers_complete(self) -> None:
         self._head_begun = False
         if self._head_timer is not None:
             self._stop_head_timer()
-        if self._head_bytes > HEAD_LIMIT and self._head_size() > HEAD_LIMIT:
+        if self._head_bytes > HEAD_LIMIT and _head_size(self.url, self.headers) > HEAD_LIMIT:
             self._too_large = True
             raise _HeadTooLarge
         self._in_head = False
         self._head_bytes = 0
         path = DATA_PATHS.get(self.url)
-        if path is None or self.limit_concurrency is not None or self.parser.get_method() != b"POST":
-            super().on_headers_complete()
+        if path is not None and self._generates and self.parser.get_method() == b"POST":
+            self._begin_generating(path)
         else:
-            self._begin_cycle(path)
+            self._begin_asgi()
         self.headers = []  # Trailers go into a list that nobody reads: they are no headers.
-        stream = TransportStream(self, self.cycle)
+
+    def _begin_asgi(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = url, headers, expects
+        self.scope["headers"] = headers
+        super().on_headers_complete()
+        stream = TransportStream(self, self.cycle, chunked=self.scope["http_version"] != "1.0")
         self._streams.append(stream)
         self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
 
-    def _begin_cycle(self, path: str) -> None:
-        """What uvicorn's own does, for a request whose target is known: it has no URL to take apart."""
-        parser, scope = self.parser, self.scope
-        version = parser.get_http_version()
-        scope["method"], scope["http_version"] = "POST", version
-        scope["path"], scope["raw_path"], scope["query_string"] = path, self.url, b""
-        before = self.cycle
-        self.cycle = RequestResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
+    def _begin_generating(self, path: str) -> None:
+        """What uvicorn's own does, for a request whose target is known."""
+        parser, before = self.parser, self.cycle
+        is_1_1 = parser.get_http_version() != "1.0"
+        keep_alive = is_1_1 and parser.should_keep_alive()
+        scope = {"path": path, "headers": self.headers}
+        self.cycle = cycle = GeneratingCycle(self, scope, keep_alive=keep_alive)
+        stream = TransportStream(self, cycle, chunked=is_1_1)
+        self._streams.append(stream)
+        ready: Any = (cycle, stream)  # What uvicorn calls the application is what the cycle runs.
         if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            self._start_asgi_task(*ready)
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self.pipeline.appendleft(ready)
 
     def on_body(self, body: bytes) -> None:
+        """As uvicorn's own, which asks at each piece for an upgrade: none is ever made here."""
         self._head_bytes = 0
-        super().on_body(body)
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        if cycle.message_event is not NOBODY_WAITS:
+            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        super().on_message_complete()
         self._in_head = True
         self._head_bytes = 0
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.more_body = False
+        if cycle.message_event is not NOBODY_WAITS:
+            cycle.message_event.set()
 
     # --- uvicorn ---
 
@@ -189,7 +221,8 @@ class RouterProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         else:
@@ -209,23 +242,20 @@ class RouterProtocol(HttpToolsProtocol):
             self._answer(400, msg)
 
     def _lose_streams(self) -> None:
-        streams, self._streams = self._streams, deque()
-        for stream in streams:
-            stream.on_lost()
+        while self._streams:
+            self._streams.popleft().on_lost()
 
     # --- keep-alive: one timer outlasts many requests, where uvicorn's starts and stops one for each ---
 
     def _rest(self) -> None:
         self._rests_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
-            self._close_after(self.timeout_keep_alive)
+            task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = task
 
     def _unset_keepalive_if_required(self) -> None:
         """Uvicorn calls it at any byte that comes."""
         self._rests_since = None
-
-    def _close_after(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
@@ -233,7 +263,7 @@ class RouterProtocol(HttpToolsProtocol):
             return
         left = self._rests_since + self.timeout_keep_alive - self.loop.time()
         if left > 0:
-            self._close_after(left)
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
         elif not self.transport.is_closing():
             self.transport.close()
 
@@ -252,8 +282,7 @@ class RouterProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def _wait_for_the_next(self) -> None:
-        """Uvicorn's time for an idle connection ends with any byte, also of a body that comes behind its
-        answer: nothing would ever end such a connection."""
+        """Any byte ends the idle time, also of a body behind its answer: nothing would begin it again."""
         answered = self.cycle is not None and self.cycle.response_complete
         if answered and self._head_timer is None and self._rests_since is None:
             self._rest()
@@ -266,20 +295,13 @@ class RouterProtocol(HttpToolsProtocol):
 
     # --- heads ---
 
-    def _head_size(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
     def _watch_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.HEAD_TIMEOUT_S, self._close_slow_head)
+        self._head_timer = self.loop.call_later(self.HEAD_TIMEOUT_S, self.transport.close)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-    def _close_slow_head(self) -> None:
-        self._head_timer = None
-        self.transport.close()
 
     def _refuse_head(self) -> None:
         if not self._refused and not self.transport.is_closing():
@@ -287,12 +309,7 @@ class RouterProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def _answer(self, status: int, message: str) -> None:
-        body = envelope(message, INVALID)
-        head = [STATUS_LINE[status], b"content-type: application/json\r\n", b"connection: close\r\n"]
-        head.append(b"x-request-id: %b\r\n" % new_request_id().encode())
-        head += [b"%b: %b\r\n" % field for field in self.server_state.default_headers]
-        head.append(b"content-length: %d\r\n\r\n" % len(body))
-        self.transport.write(b"".join(head) + body)
+        self.transport.write(_refusal(status, message, default_headers=self.server_state.default_headers))
         self._refused = True
         self._lose_streams()
         self._linger()

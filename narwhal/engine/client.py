@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeVar
@@ -141,19 +141,16 @@ class LeanClient:
     def _begin(self, exchange: Exchange[Any], connection: Connection) -> None:
         call = exchange.call
         if call.permit is not None:
-            self._ask_permit(call.permit, connection)
+            try:
+                call.permit()
+            except BaseException:
+                # After a no the connection is as good as before.
+                self._idle.put(connection)
+                raise
         connection.send(exchange, self._targets[call.iid].request(call, self._stamp()))
         due = exchange.next_due()
         if due is not None:
             self._wheel.watch(exchange, due)
-
-    def _ask_permit(self, permit: Callable[[], None], connection: Connection) -> None:
-        """The caller's last look before bytes leave; after a no the connection is as good as before."""
-        try:
-            permit()
-        except BaseException:
-            self._idle.put(connection)
-            raise
 
     async def _connect(self, exchange: Exchange[Any]) -> Connection:
         if len(self._open) >= self._seats.size:

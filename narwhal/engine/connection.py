@@ -108,8 +108,28 @@ class Connection(asyncio.Protocol):
         exchange = self.exchange
         if exchange is None:
             self.abort()
+            return
+        if self._parser is None:
+            return
+        exchange.started = True
+        exchange.last_read_at = exchange.loop.time()
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.abort()
+            exchange.fail(StreamBroken(f"not HTTP: {error}", iid=self.iid, kind="malformed"))
+            return
+        if self._bytes_of_head >= 0:
+            self._count_head(exchange, len(data))
+        elif not self._pieces and not self._complete and self._too_much_bodyless(len(data)):
+            self.abort()
+            exchange.fail(StreamBroken("trailers over 64 KiB", iid=self.iid, kind="too_large"))
         else:
-            self._feed(exchange, data)
+            self._hand_on(exchange)
+            between_chunks = self._chunk_closed and not self._complete and data.endswith(b"\r\n")
+            verbatim = exchange.verbatim if between_chunks else None
+            if verbatim is not self._verbatim:
+                self._let_pass(verbatim)
 
     def eof_received(self) -> None:
         if self.exchange is not None and not self._delimited and self._bytes_of_head == _HEAD_COMPLETE:
@@ -137,30 +157,9 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def _feed(self, exchange: Exchange[Any], data: bytes) -> None:
-        if self._parser is None:
-            return
-        exchange.started = True
-        exchange.last_read_at = exchange.loop.time()
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.abort()
-            exchange.fail(StreamBroken(f"not HTTP: {error}", iid=self.iid, kind="malformed"))
-            return
-        if self._bytes_of_head >= 0:
-            self._count_head(exchange, len(data))
-        elif not self._pieces and not self._complete and self._too_much_bodyless(len(data)):
-            self.abort()
-            exchange.fail(StreamBroken("trailers over 64 KiB", iid=self.iid, kind="too_large"))
-        else:
-            self._hand_on(exchange)
-            between_chunks = self._chunk_closed and not self._complete and data.endswith(b"\r\n")
-            self._let_pass(exchange.verbatim if between_chunks else None)
-
     def _let_pass(self, verbatim: Verbatim | None) -> None:
         """Hands the reads over to `verbatim`, or takes them back."""
-        if verbatim is not self._verbatim and self.transport is not None:
+        if self.transport is not None:
             self._verbatim = verbatim
             self.transport.set_protocol(verbatim or self)
 

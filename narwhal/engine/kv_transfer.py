@@ -47,7 +47,7 @@ class Nixl:
         return self._ASK
 
     def descriptor(self, params: object, iid: str) -> KvDescriptor:
-        if not isinstance(params, Mapping):
+        if not isinstance(params, dict):
             raise HandoffInvalid("no kv_transfer_params object in the prefill answer", iid=iid)
         fault = _fault(params)
         if fault:
@@ -78,12 +78,10 @@ def _are_block_ids(value: object) -> bool:
     """
     if not isinstance(value, list) or not value:
         return False
-    groups = value if isinstance(value[0], list) else [value]
-    return all(_is_group(group) for group in groups)
-
-
-def _is_group(blocks: object) -> bool:
-    return isinstance(blocks, list) and set(map(type, blocks)) == {int} and min(blocks) >= 0
+    for blocks in value if isinstance(value[0], list) else (value,):
+        if type(blocks) is not list or set(map(type, blocks)) != {int} or min(blocks) < 0:
+            return False
+    return True
 
 
 CONNECTORS: Mapping[str, type[Nixl]] = MappingProxyType({Nixl.name: Nixl})

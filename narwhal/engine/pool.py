@@ -91,7 +91,9 @@ class IdleConnections:
         if not connection.idle:
             connection.abort()
             return
-        stack = self._by_engine.setdefault(connection.iid, deque())
+        stack = self._by_engine.get(connection.iid)
+        if stack is None:
+            stack = self._by_engine[connection.iid] = deque()
         stack.append((self._loop.time(), connection))
         self._size += 1
         if self._sweep is None:

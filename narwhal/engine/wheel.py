@@ -45,8 +45,13 @@ class Wheel:
         if what.bucket is not None:
             self.drop(what)
         tick = what.bucket = max(self._tick, int(due / self._tick_s)) + 1
-        self._buckets.setdefault(tick, set()).add(what)
-        self._need(tick)
+        bucket = self._buckets.get(tick)
+        if bucket is not None:
+            bucket.add(what)
+            return
+        self._buckets[tick] = {what}
+        if self._timer is None or tick < self._armed:
+            self._need(tick)
 
     def drop(self, what: Watched) -> None:
         """Watches no longer; nothing happens when it was not watched."""
@@ -70,10 +75,8 @@ class Wheel:
             self._timer = None
 
     def _need(self, tick: int) -> None:
-        """A turn at `tick` or before."""
+        """The next turn at `tick`, which is before any that was set."""
         if self._timer is not None:
-            if tick >= self._armed:
-                return
             self._timer.cancel()
         self._armed = tick
         self._timer = self._loop.call_at(tick * self._tick_s, self._turn)

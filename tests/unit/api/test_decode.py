@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narwhal.api.decode import Head, decode_request
+from narwhal.api.decode import decode_request
 from narwhal.api.json_body import MAX_DEPTH, parse_object
 from narwhal.errors import BadRequest, RequestError, UnknownModel
 from narwhal.model.request import Api, InferenceRequest
@@ -19,7 +20,9 @@ CHAT_BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
 def decode(body: bytes | dict[str, Any], api: Api = Api.COMPLETIONS) -> InferenceRequest:
-    head = Head(api, rid="r1", client_rid=None, arrived_at=1.0, arrived_wall=2.0)
+    head = SimpleNamespace(
+        api=api, rid="r1", client_rid=None, arrived_at=1.0, arrived_wall=2.0, traceparent=None
+    )
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return decode_request(head, data, model="tiny")
 
