@@ -48,6 +48,7 @@ LAYERS: dict[str, set[str]] = {
     "serving": {"policy", "ports", "clock", "model", "errors"},
     "monitor": {"policy", "ports", "clock", "model", "errors"},
     "cluster": {"policy", "ports", "clock", "model", "errors"},
+    "measure": {"policy", "ports", "clock", "model", "errors"},
     "api": {"ports", "model", "errors"},
     # The sidecar beside an engine: of the router it knows the document and nothing else.
     "attest": {"model", "errors"},

@@ -6,9 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-import orjson
-
 from narwhal.errors import EngineError
+from narwhal.model.model_list import read_models
 from narwhal.ports import ControlClient
 
 log = logging.getLogger("narwhal.monitor")
@@ -77,9 +76,4 @@ class ModelCard:
 
 def longest_context(body: bytes, model: str) -> int | None:
     """`max_model_len` of `model` in an engine's model list; None where the list does not tell it."""
-    try:
-        rows = orjson.loads(body)["data"]
-        lengths = [row.get("max_model_len") for row in rows if row["id"] == model]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return next((length for length in lengths if type(length) is int and length > 0), None)
+    return read_models(body).get(model)

@@ -20,6 +20,11 @@ def metrics_text(engine: SimEngine, *, process_start: float) -> str:
     lines = []
     for name, kind, marks, value in series:
         lines += [f"# TYPE {name} {kind}", f"{name}{marks} {value}"]
+    lines += [
+        "# TYPE vllm:cache_config_info gauge",
+        f'vllm:cache_config_info{{block_size="{engine.settings.block_tokens}",engine="0",'
+        f'num_gpu_blocks="{engine.settings.kv_blocks}"}} 1.0',
+    ]
     lines += _transfer_times(engine)
     return "\n".join(lines) + "\n"
 
