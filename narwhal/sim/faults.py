@@ -2,7 +2,7 @@
 
 `POST /sim/faults` takes one object or `{"faults": [...]}`; each has `fault` (a name of `KINDS`), may
 have `leg` (a name of `LEGS`, default any), `count` (the next N matching requests; default until
-cleared) and the fields of its kind. `DELETE /sim/faults` clears them all.
+cleared), `match` (only requests whose body has this text) and the fields of its kind. `DELETE /sim/faults` clears them all.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`engine_wide` kinds act at once on the whole engine and take neither leg nor count."""
+    """`engine_wide` kinds act at once on the whole engine and take neither leg, count nor match."""
 
     about: str
     params: Mapping[str, Param] = field(default_factory=dict)
     engine_wide: bool = False
 
 
+_OF_EVERY_KIND = ("fault", "leg", "count", "match")
 _AFTER_1 = {"after": Param("integer", 1)}
 _AFTER_0 = {"after": Param("integer", 0)}
 _SECONDS = {"seconds": Param("number", required=True)}
@@ -115,18 +116,20 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(slots=True)
 class Fault:
-    """One accepted order. `remaining` None = until cleared."""
+    """One accepted order. `remaining` None = until cleared; an empty `match` is in every body."""
 
     kind: str
     leg: str
     remaining: int | None
+    match: str
     params: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
         return self.params[name]
 
     def document(self) -> dict[str, Any]:
-        return {"fault": self.kind, "leg": self.leg, "count": self.remaining, **self.params}
+        about = {"fault": self.kind, "leg": self.leg, "count": self.remaining, "match": self.match}
+        return {**about, **self.params}
 
 
 def parse_faults(document: Any) -> list[Fault]:
@@ -147,19 +150,21 @@ def parse_fault(order: Any) -> Fault:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise FaultError(f"fault: {_unknown(name, KINDS)}")
-    leg, count = order.get("leg", "any"), order.get("count")
+    leg, count, match = order.get("leg", "any"), order.get("count"), order.get("match") or ""
     if leg not in LEGS:
         raise FaultError(f"leg: {_unknown(leg, LEGS)}")
     if count is not None and (not _is_integer(count) or count < 1):
         raise FaultError("count: must be an integer of at least 1, or null for until cleared")
-    if kind.engine_wide and (leg != "any" or count is not None):
-        raise FaultError(f"{name}: acts on the whole engine and takes neither leg nor count")
-    given = {key: value for key, value in order.items() if key not in ("fault", "leg", "count")}
+    if not isinstance(match, str):
+        raise FaultError(f"match: must be a string, not {match!r:.60}")
+    if kind.engine_wide and (leg != "any" or count is not None or match):
+        raise FaultError(f"{name}: acts on the whole engine and takes neither leg, count nor match")
+    given = {key: value for key, value in order.items() if key not in _OF_EVERY_KIND}
     for key in given:
         if key not in kind.params:
             raise FaultError(f"{name}.{key}: {_unknown(key, kind.params)}")
     params = {key: _value(f"{name}.{key}", given.get(key), param=param) for key, param in kind.params.items()}
-    return Fault(str(name), str(leg), count, params)
+    return Fault(str(name), str(leg), count, match, params)
 
 
 def _value(where: str, value: Any, *, param: Param) -> Any:
@@ -220,7 +225,7 @@ class FaultBook:
                 return str(fault["how"])
         return ""
 
-    def take(self, leg: str) -> dict[str, Fault]:
+    def take(self, leg: str, body: bytes = b"") -> dict[str, Fault]:
         """The faults that this request gets: the oldest of each kind; counts go down by one."""
         if not self._faults:
             return {}
@@ -228,7 +233,7 @@ class FaultBook:
         for fault in self._faults:
             if KINDS[fault.kind].engine_wide or fault.kind in taken:
                 continue
-            if fault.leg in ("any", leg):
+            if fault.leg in ("any", leg) and fault.match.encode() in body:
                 taken[fault.kind] = fault
                 if fault.remaining is not None:
                     fault.remaining -= 1

@@ -72,7 +72,7 @@ class Routes:
             return
         leg = route[0] or _leg(exchange)
         self._engine.stats.saw(leg, request, at=self._engine.wheel.now())
-        exchange.faults = self._engine.faults.take(leg)
+        exchange.faults = self._engine.faults.take(leg, request.body)
         self._behave(exchange, route[1])
 
     def side(self, exchange: Exchange) -> None:

@@ -143,6 +143,15 @@ def test_no_done_ends_cleanly_but_too_early() -> None:
     with_engine(scene)
 
 
+def test_one_request_can_be_poison() -> None:
+    async def scene(stand: Stand) -> None:
+        await order(stand, "status", status=500, match="Why is the tusk")
+        assert (await stream(stand)).status == 500
+        assert (await stream(stand, prompt="How long is the tusk?")).status == 200
+
+    with_engine(scene)
+
+
 @pytest.mark.parametrize("after", [0, 2])
 def test_rst_is_a_reset(after: int) -> None:
     async def scene(stand: Stand) -> None:

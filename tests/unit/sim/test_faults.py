@@ -22,6 +22,14 @@ def test_a_fault_is_for_its_leg_and_its_number_of_requests() -> None:
     ]
 
 
+def test_a_fault_can_be_for_the_requests_that_have_a_text() -> None:
+    book = FaultBook()
+    book.add(parse_fault({"fault": "hang", "match": "poison", "count": 1}))
+    assert book.take("decode", b'{"prompt": "bread"}') == {}
+    assert list(book.take("decode", b'{"prompt": "poison"}')) == ["hang"]
+    assert book.take("decode", b'{"prompt": "poison"}') == {}
+
+
 def test_without_a_count_it_stays_until_cleared() -> None:
     book = FaultBook()
     book.add(parse_fault({"fault": "crlf"}))
@@ -77,6 +85,8 @@ def test_defaults_stand_for_what_is_left_out() -> None:
         ({"fault": "status", "status": 200}, "status.status: must be at least 400"),
         ({"fault": "handoff", "variant": "no_hosts"}, "did you mean no_host?"),
         ({"fault": "refuse", "leg": "decode"}, "acts on the whole engine"),
+        ({"fault": "refuse", "match": "x"}, "acts on the whole engine"),
+        ({"fault": "hang", "match": 7}, "match: must be a string, not 7"),
         ({"fault": "edge"}, "edge.port: is required"),
         ({"fault": "edge", "port": 1, "how": "gone"}, "edge.how: 'gone' is not known"),
         ({"fault": "stall", "after": 1.5}, "stall.after: must be an integer"),
