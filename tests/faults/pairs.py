@@ -21,4 +21,10 @@ def _named(switches: list[Switch], names: tuple[str, ...]) -> list[Switch]:
     return [by_name[name] for name in names]
 
 
+def _lean() -> list[tuple[Switch, Switch]]:
+    """Each chosen fault once: for tests."""
+    return list(zip(_named(PREFILL_SWITCHES, _OF_PREFILL), _named(DECODE_SWITCHES, _OF_DECODE), strict=True))
+
+
+LEAN = _lean()
 PAIRS = list(product(_named(PREFILL_SWITCHES, _OF_PREFILL), _named(DECODE_SWITCHES, _OF_DECODE)))

@@ -22,7 +22,7 @@ TOKENS = 4
 WARM_S = 0.4
 KEPT_S = 2.5
 """How long a fault lasts that takes no engine out."""
-OUT_S = 25.0
+OUT_S = 12.0
 """How long one that must take it out is waited for."""
 LINGER_S = 0.8
 """After the verdict: long enough for a readmission to be tried in vain."""
@@ -54,6 +54,8 @@ class Seen:
     out_s: dict[str, float] = field(default_factory=dict)
     back_s: dict[str, float] = field(default_factory=dict)
     avoided: list[dict[str, Any]] = field(default_factory=list)
+    served_again: set[str] = field(default_factory=set)
+    """Engines with a leg of a served request that came after the repair."""
 
     @property
     def lost(self) -> list[Got]:
@@ -151,13 +153,13 @@ async def _back(site: Site, seen: Seen, targets: set[str]) -> None:
         for iid in out - set(still):
             seen.back_s.setdefault(iid, time.time() - seen.repaired)
         tail.extend(site.tail.read())
-        served = {
+        seen.served_again |= {
             row[half]
             for row in tail
             if row["kind"] == "request" and row["terminal"] == "served" and row["arrived"] > seen.repaired
             for half in ("prefill_iid", "decode_iid")
         }
-        return not still and targets <= served
+        return not still and targets <= seen.served_again
 
     await until(look, BACK_S)
     _take(seen, tail)

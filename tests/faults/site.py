@@ -52,7 +52,8 @@ class Site:
     def engine(self, iid: str) -> RemoteEngine:
         return next(one for one in self.engines.engines if one.name == iid)
 
-    def target(self, switch: Switch) -> str:
+    @staticmethod
+    def target(switch: Switch) -> str:
         """The engine that gets the fault: the second of its role."""
         return "e1" if switch.role == PREFILL else "e3"
 

@@ -35,6 +35,9 @@ class Switch:
     lossless: bool = False
     fields: Mapping[str, Any] = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     @property
     def id(self) -> str:
         return f"{self.role}: {self.name}"
