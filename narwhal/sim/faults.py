@@ -2,7 +2,8 @@
 
 `POST /sim/faults` takes one object or `{"faults": [...]}`; each has `fault` (a name of `KINDS`), may
 have `leg` (a name of `LEGS`, default any), `count` (the next N matching requests; default until
-cleared), `match` (only requests whose body has this text) and the fields of its kind. `DELETE /sim/faults` clears them all.
+cleared), `match` (only requests whose body has this text) and the fields of its kind.
+`DELETE /sim/faults` clears them all.
 """
 
 from __future__ import annotations
