@@ -122,14 +122,15 @@ class EngineUnreachable(EngineError):
 class EngineTimeout(EngineError):
     """Connect or read timeout, prefill deadline, first-token deadline, silence mid-stream.
 
-    `kind` is one of connect, read, prefill, first_token, silence.
+    `kind` is one of connect, read, prefill, first_token, silence; `limit_s` the seconds that were given.
     """
 
     timed_out = True
 
-    def __init__(self, message: str, *, iid: str = "", kind: str = "read") -> None:
+    def __init__(self, message: str, *, iid: str = "", kind: str = "read", limit_s: float = 0.0) -> None:
         super().__init__(message, iid=iid)
         self.kind = kind
+        self.limit_s = limit_s
 
 
 class EngineRefused(EngineError):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from narwhal.engine.connection import Connection
 from narwhal.engine.exchange import Exchange, Fetch
+from narwhal.engine.patience import patience
 from narwhal.engine.pool import IdleConnections, Seats
 from narwhal.engine.stream import DecodeLeg
 from narwhal.engine.target import Stamp, Target, trusted_roots
@@ -159,12 +160,13 @@ class LeanClient:
         target = self._targets[call.iid]
         limit_s = call.connect_s if due is None else min(call.connect_s, due - self._loop.time())
         try:
-            async with asyncio.timeout(limit_s):
+            async with patience(limit_s):
                 _, connection = await self._loop.create_connection(
                     lambda: Connection(call.iid, self._lost), target.host, target.port, ssl=target.tls
                 )
         except TimeoutError:
-            raise EngineTimeout(f"no connection in {limit_s} s", iid=call.iid, kind="connect") from None
+            message = f"no connection in {limit_s} s"
+            raise EngineTimeout(message, iid=call.iid, kind="connect", limit_s=limit_s) from None
         except OSError as error:
             raise EngineUnreachable(f"connect: {error}", iid=call.iid, kind="connect") from error
         self._open.add(connection)

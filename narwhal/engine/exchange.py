@@ -120,7 +120,8 @@ class Exchange(Generic[Result]):
         if self.done.done():
             return None
         if self.total_due is not None and now >= self.total_due:
-            self.fail(EngineTimeout(f"no whole answer in {self.call.total_s} s", iid=self.call.iid))
+            limit_s = self.call.total_s or 0.0
+            self.fail(EngineTimeout(f"no whole answer in {limit_s} s", iid=self.call.iid, limit_s=limit_s))
             return None
         return self.next_due()
 

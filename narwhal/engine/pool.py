@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 
 from narwhal.engine.connection import Connection
+from narwhal.engine.patience import patience
 from narwhal.errors import PoolExhausted
 
 IDLE_S = 4.0
@@ -49,7 +50,7 @@ class Seats:
         seat = self._loop.create_future()
         self._waiting.append(seat)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with patience(timeout_s):
                 await seat
         except (TimeoutError, asyncio.CancelledError) as error:
             self._forget(seat)

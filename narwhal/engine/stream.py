@@ -158,9 +158,9 @@ class DecodeLeg(Exchange[None]):
         self._note_passed(now)
         if not self.done.done():
             if not self._feed.output_seen and now >= self._first_due:
-                self._time_out("first_token", "no first token in time")
+                self._time_out("first_token", "no first token in time", limit_s=self._first_output_s)
             elif self._listening and now >= self.last_read_at + self._silence_s:
-                self._time_out("silence", f"no data for {self._silence_s} s")
+                self._time_out("silence", f"no data for {self._silence_s} s", limit_s=self._silence_s)
         return super().look(now)
 
     def quiet_s(self, now: float) -> float:
@@ -183,5 +183,5 @@ class DecodeLeg(Exchange[None]):
         """Silence counts now."""
         return self._feed.output_seen and self._silence_s > 0 and not self.paused
 
-    def _time_out(self, kind: str, message: str) -> None:
-        self.fail(EngineTimeout(message, iid=self.call.iid, kind=kind))
+    def _time_out(self, kind: str, message: str, *, limit_s: float) -> None:
+        self.fail(EngineTimeout(message, iid=self.call.iid, kind=kind, limit_s=limit_s))

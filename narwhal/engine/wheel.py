@@ -4,6 +4,9 @@ Each watched thing lies in one bucket, a tick wide. When its bucket comes up it 
 its own `last_read_at` and answers when to be asked again. So a read costs no timer, and a pass never
 visits things that are not due. Precision is one tick, late, never early. The timer is set to the first
 bucket there is: ticks without one wake nobody.
+
+When the loop itself stood still, what came meanwhile lies unread in the sockets, and timers run before they
+are read: a turn that is late looks at nothing and comes again a tick later, after the sockets.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import asyncio
 from typing import Protocol
 
 TICK_S = 0.05
+LATE_S = 0.1
+"""A timer that fires later than this was held up by our own loop."""
 
 
 class Watched(Protocol):
@@ -26,7 +31,7 @@ class Watched(Protocol):
 class Wheel:
     """All deadlines of one event loop. The timer runs only while something is watched."""
 
-    __slots__ = ("_armed", "_buckets", "_loop", "_tick", "_tick_s", "_timer")
+    __slots__ = ("_armed", "_buckets", "_loop", "_put_off", "_tick", "_tick_s", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tick_s: float = TICK_S) -> None:
         self._loop = loop
@@ -36,6 +41,8 @@ class Wheel:
         self._armed = 0
         """The tick that the timer, where there is one, is set to."""
         self._timer: asyncio.TimerHandle | None = None
+        self._put_off = False
+        """The turn that comes is one that was late."""
 
     def __len__(self) -> int:
         return sum(len(bucket) for bucket in self._buckets.values())
@@ -83,6 +90,11 @@ class Wheel:
 
     def _turn(self) -> None:
         now = self._loop.time()
+        if not self._put_off and now - self._armed * self._tick_s > LATE_S:
+            self._put_off = True
+            self._timer = self._loop.call_later(self._tick_s, self._turn)
+            return
+        self._put_off = False
         last = self._tick = max(self._armed, int(now / self._tick_s))
         self._timer = None
         for tick in sorted(tick for tick in self._buckets if tick <= last):

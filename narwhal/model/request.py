@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+SHORT_BODY = 4096
+"""Bytes. A body up to this length is kept for as long as its request: it costs less than its digest."""
+_DIGEST_BYTES = 16
 
 
 class Outcome(StrEnum):
@@ -94,11 +99,22 @@ class InferenceRequest:
     traceparent: str | None = None
     max_tokens: int | None = None
     prompt_ids: int | None = None
+    _digest: bytes = b""
+
+    def digest(self) -> bytes:
+        """Of the body as the client sent it, 16 bytes; equal for equal bodies. Asked for on failure only."""
+        return self._digest or _digest_of(self.body)
 
     def shed(self) -> None:
         """Lets go of the content, once no further attempt can need it: a stream may go on for minutes,
         and thousands of long prompts would lie in memory meanwhile."""
-        self.fields, self.body = {}, b""
+        if len(self.body) > SHORT_BODY:
+            self._digest, self.body = _digest_of(self.body), b""
+        self.fields = {}
+
+
+def _digest_of(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
 
 
 @dataclass(slots=True)

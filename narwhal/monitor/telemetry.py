@@ -11,8 +11,7 @@ from narwhal.ports import Metrics
 
 
 class TelemetryStage:
-    """`sample` reads memory: (now, longest loop lag in seconds) -> the gauges of this instant. `busy`:
-    requests are in hand, so that the lag is worth a closer look."""
+    """`sample` reads memory: (now, longest loop lag in seconds) -> the gauges of this instant."""
 
     name = "telemetry"
     needs_control = False
@@ -23,12 +22,12 @@ class TelemetryStage:
         *,
         metrics: Metrics,
         card: ModelCard,
-        busy: Callable[[], bool],
+        lag: LoopLag,
     ) -> None:
         self._sample = sample
         self._metrics = metrics
         self._card = card
-        self._lag = LoopLag(busy)
+        self._lag = lag
 
     async def run(self, now: float) -> None:
         self._lag.start()

@@ -30,6 +30,7 @@ from narwhal.model.state_view import AdmissionView, ServingView
 from narwhal.monitor.gate import MonitoredGate
 from narwhal.monitor.handoff import HandoffStage
 from narwhal.monitor.judge import Judge
+from narwhal.monitor.lag import LoopLag
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
@@ -54,6 +55,7 @@ from narwhal.serving.ledger import Ledger
 from narwhal.serving.leg import EngineAccess
 from narwhal.serving.retries import Retries
 from narwhal.serving.sizing import Sizer
+from narwhal.serving.witness import Witness
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import JournalRecorder
 
@@ -128,6 +130,7 @@ class Router:
         self.control.when_restoring(lambda: self.checks.introduce(self.fleet.engines))
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
+        self.lag = LoopLag(lambda: self.ledger.inflight > 0)
         gate = MonitoredGate(self.control.gate, self.monitoring)
         self.check = ControlCheck(gate, clock)
         self.doors = Doors(self.admission, control=self.check, fleet=self.fleet, clock=clock)
@@ -199,7 +202,7 @@ class Router:
                 self.views.sample,
                 metrics=setting.metrics,
                 card=self.card,
-                busy=lambda: self.ledger.inflight > 0,
+                lag=self.lag,
             ),
             HandoffStage(control.publisher),
         )
@@ -215,11 +218,12 @@ class Router:
         config, clock = self._setting.config, self._setting.clock
         dialect = make_dialect(config.engine.dialect, config.engine.connector)
         access = EngineAccess(self.client, dialect, clock, config.engine)
+        witness = Witness(self.judge, stood_still_s=self.lag.stood_still_s)
         return Handler(
             self.ledger,
             doors=self.doors,
-            sizer=Sizer(access, self.fleet),
-            attempt=Attempt(access, config.serving, fleet=self.fleet, control=self.check),
+            sizer=Sizer(access, self.fleet, witness=witness),
+            attempt=Attempt(access, config.serving, fleet=self.fleet, control=self.check, witness=witness),
             retries=self.retries,
         )
 

@@ -17,19 +17,27 @@ from narwhal.serving.ledger import Entry
 from narwhal.serving.leg import EngineAccess, Place, new_engine_rid
 from narwhal.serving.output import note_output, open_output
 from narwhal.serving.prefill import PrefillLeg
+from narwhal.serving.witness import Witness
 
 
 class Attempt:
     """Runs attempts. Each has fresh engine request IDs and a fresh KV handoff."""
 
     def __init__(
-        self, access: EngineAccess, settings: ServingSettings, *, fleet: Fleet, control: ControlCheck
+        self,
+        access: EngineAccess,
+        settings: ServingSettings,
+        *,
+        fleet: Fleet,
+        control: ControlCheck,
+        witness: Witness,
     ) -> None:
         self._clock = access.clock
         self._handoff_s = settings.handoff_timeout_s
         self._response_limit = settings.max_response_bytes
         self._fleet = fleet
         self._control = control
+        self._witness = witness
         self._prefill = PrefillLeg(access, timeout_s=settings.prefill_timeout_s)
         self._decode = DecodeLeg(access)
 
@@ -58,15 +66,18 @@ class Attempt:
         entry.row.prefill_iid, entry.row.prefill_rid = producer.iid, rid
         place = Place(producer.iid, rid, job.deadline, self._permit_new(entry))
         try:
-            return await self._prefill.run(job.request, place)
+            descriptor = await self._prefill.run(job.request, place)
         except EngineError as error:
             entry.leg_failed(Leg.PREFILL, error)
             if not isinstance(error, StaleEpoch):
+                self._witness.failed(error, Leg.PREFILL, request=job.request)
                 raise
             verdict = self._control.overruled(error)
             # The fence stands before the engine: a leg that it refused has not begun.
             entry.dispatched = sent_before or verdict is error
             raise verdict from None
+        self._witness.succeeded(producer.iid, Leg.PREFILL, remote_engine_id=descriptor.producer)
+        return descriptor
 
     async def _run_decode(
         self, job: Job, producer: str, *, descriptor: KvDescriptor, avoid: Set[str]
@@ -79,15 +90,20 @@ class Attempt:
         rid = new_engine_rid()
         entry.row.decode_iid, entry.row.decode_rid = reservation.iid, rid
         entry.row.crossed = crossed = reservation.iid != producer
-        permit = self._permit_handoff(now) if crossed else None
+        permit, peer = (self._permit_handoff(now), producer) if crossed else (None, "")
         place = Place(reservation.iid, rid, job.deadline, permit)
         output = open_output(job, self._clock, limit=self._response_limit)
         open_decode = entry.decodes.begin(reservation.iid, output.tally, input_tokens=job.demand.input_tokens)
         try:
             kv = descriptor if crossed else None
             await self._decode.run(job.request, place, descriptor=kv, output=output)
-        except (EngineError, HandoffExpired) as error:
+            self._witness.succeeded(reservation.iid, Leg.DECODE, peer=peer)
+        except HandoffExpired as error:
             entry.leg_failed(Leg.DECODE, error)
+            raise
+        except EngineError as error:
+            entry.leg_failed(Leg.DECODE, error)
+            self._witness.failed(error, Leg.DECODE, request=job.request, peer=peer)
             raise
         finally:
             entry.decodes.end(open_decode)

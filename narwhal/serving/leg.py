@@ -75,9 +75,13 @@ def engine_call(
     )
 
 
+NEAR_S = 0.05
+"""Engine clients look at their limits in steps of this: so near to the deadline, it is the deadline."""
+
+
 def blamed(error: EngineError, leg: Leg, *, place: Place, now: float) -> EngineError | RequestExpired:
     """The error of a leg with engine and leg named; a timeout at the request's own deadline is no fault."""
-    if error.timed_out and place.deadline.passed(now):
+    if error.timed_out and place.deadline.passed(now + NEAR_S):
         return RequestExpired("the request's deadline passed")
     error.iid = error.iid or place.iid
     error.leg = leg.value

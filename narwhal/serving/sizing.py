@@ -11,7 +11,8 @@ from narwhal.model.engine import Leg
 from narwhal.model.placement import Demand
 from narwhal.model.request import Api, Deadline, InferenceRequest
 from narwhal.policy.fleet import Fleet
-from narwhal.serving.leg import Ask, EngineAccess, Place, engine_call, new_engine_rid
+from narwhal.serving.leg import Ask, EngineAccess, Place, blamed, engine_call, new_engine_rid
+from narwhal.serving.witness import Witness
 
 TOKENIZE = "/tokenize"
 
@@ -23,9 +24,10 @@ must not count it against an engine."""
 class Sizer:
     """Counts token IDs itself, asks the least loaded prefill engine otherwise, estimates where that fails."""
 
-    def __init__(self, access: EngineAccess, fleet: Fleet) -> None:
+    def __init__(self, access: EngineAccess, fleet: Fleet, *, witness: Witness) -> None:
         self._access = access
         self._fleet = fleet
+        self._witness = witness
 
     async def measure(self, request: InferenceRequest, deadline: Deadline) -> Demand:
         """Never fails the request: a count that does not come is replaced by the estimate."""
@@ -42,16 +44,20 @@ class Sizer:
         iid = self._fleet.sizer(now)
         if iid is None:
             return None
+        place = Place(iid, new_engine_rid(), deadline)
         call = engine_call(
             access,
             request,
-            place=Place(iid, new_engine_rid(), deadline),
+            place=place,
             ask=Ask(Leg.PREFILL, TOKENIZE, access.dialect.tokenize_body(request)),
             limit_s=deadline.within_s(access.settings.tokenize_timeout_s, now),
         )
         try:
             return access.dialect.read_tokenize(await access.client.fetch(call), iid)
-        except EngineError:
+        except EngineError as error:
+            fault = blamed(error, Leg.PREFILL, place=place, now=access.clock.now())
+            if isinstance(fault, EngineError):
+                self._witness.not_counted(fault)
             return None
 
 

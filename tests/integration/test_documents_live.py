@@ -24,6 +24,7 @@ from narwhal.cluster.local import LocalGate
 from narwhal.engine.control import LeanControl
 from narwhal.model.monitoring import GaugeSample
 from narwhal.monitor.judge import Judge
+from narwhal.monitor.lag import LoopLag
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
@@ -145,7 +146,14 @@ def alone(seen: Seen, folder: Path) -> None:
     with engine_process(4, "--interval", "0.02") as engines, ExitStack() as stack:
         fleet = fleet_document(
             engines.engines,
-            serving={"max_connections": 2, "request_timeout_s": 4, "admission_margin": 0.25},
+            serving={
+                "max_connections": 2,
+                "request_timeout_s": 4,
+                "admission_margin": 0.25,
+                "queue_capacity": 1,
+                "queue_timeout_s": 4,
+                "max_attempts": 2,
+            },
             engine={"pool_timeout_s": 4, "first_token_timeout_s": 3.5},
             controller={"monitor_interval_s": 0.05, "monitor_failure_limit": 2},
             profiles={"path": profiles(folder, engines)},
@@ -182,14 +190,16 @@ def every_outcome(seen: Seen, router: Router, engines: EngineProcess) -> None:
 
 
 def seats(seen: Seen, router: Router) -> None:
-    """Two streams take both seats, a third request waits for one, a fourth is over the limit."""
+    """Two streams take both seats; a third request waits for one, a fourth in line, a fifth is too many."""
     long = completion(max_tokens=2000, stream=True)
     with Sent(router, long), Sent(router, long):
         eventually(lambda: resident(router, "decode") == 2, what="both seats taken")
         with Sent(router, completion()):
             eventually(lambda: waiting(router) == 1, what="a third request waits for a seat")
-            look(seen, router)
-            ask(router, completion(), 429)
+            with Sent(router, completion()):
+                eventually(lambda: router.state()["admission"]["queued"] == 1, what="a fourth is in line")
+                look(seen, router)
+                ask(router, completion(), 429)
     eventually(router.idle, what="the clients' leaving freed every seat")
 
 
@@ -366,7 +376,7 @@ def failing_telemetry(seen: Seen) -> None:
         metrics = RouterMetrics()
         client = LeanControl(own.config.engines, connections=1, connect_timeout_s=1.0)
         card = ModelCard("simulated", control=client, engines=tuple, timeout_s=1.0)
-        stage = TelemetryStage(unreadable, metrics=metrics, card=card, busy=bool)
+        stage = TelemetryStage(unreadable, metrics=metrics, card=card, lag=LoopLag(bool))
         record = PassRecord(own.monitoring, MemoryRecorder(), metrics)
         own.fleet.standings.require_checks()
         judge = Judge(

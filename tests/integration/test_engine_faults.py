@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 
 from narwhal.sim.text import answer_text, text_prompt
 from tests.support.engines import EngineProcess, RemoteEngine, engine_process
-from tests.support.router import Router, fleet_document, router_process
+from tests.support.router import FORGIVING, Router, fleet_document, router_process
 from tests.support.wire import Answer, ask, play
 
 PROMPT = "How deep does a narwhal dive?"
 TOKENS = 6
 TEXT = answer_text(text_prompt(PROMPT).seed, TOKENS)
+CLIENTS = itertools.count()
 REACHES_THE_CLIENT_AS_IS = (400, 413, 422)
 
 
@@ -43,6 +45,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with engine_process(2, "--prefill", "0", "--interval", "0.001") as engines:
         fleet = fleet_document(
             engines.engines,
+            recovery=FORGIVING,
             serving={"prefill_timeout_s": 1.0, "max_response_bytes": 4 << 20},
             engine={"first_token_timeout_s": 1.0, "decode_read_timeout_s": 1.0, "tokenize_timeout_s": 0.5},
         )
@@ -66,7 +69,9 @@ def site(standing: Site) -> Iterator[Site]:
 
 
 def ask_for(site: Site, **fields: Any) -> Answer:
-    body = {"prompt": PROMPT, "max_tokens": TOKENS, "stream": True, **fields}
+    """No two bodies are equal: the same one failing at both engines would be suspected poison."""
+    user = f"client {next(CLIENTS)}"
+    body = {"prompt": PROMPT, "max_tokens": TOKENS, "stream": True, "user": user, **fields}
     return play(ask(site.router.url, "/v1/completions", body=body))
 
 

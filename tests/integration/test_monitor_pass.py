@@ -441,3 +441,28 @@ def test_a_held_loop_shows_as_lag() -> None:
         return worst_s
 
     assert run(held()) >= 0.1
+
+
+def hold(seconds: float) -> None:
+    until = CLOCK.now() + seconds
+    while CLOCK.now() < until:
+        pass
+
+
+def test_a_standstill_is_remembered_with_its_length() -> None:
+    async def held() -> tuple[float, ...]:
+        lag = LoopLag(lambda: True)
+        before_s = lag.stood_still_s(10.0)
+        lag.start()
+        hold(0.4)
+        under_way_s = lag.stood_still_s(10.0)
+        await asyncio.sleep(0.15)
+        told_s = lag.stood_still_s(10.0)
+        lag.stop()
+        return before_s, under_way_s, told_s, lag.stood_still_s(0.05)
+
+    before_s, under_way_s, told_s, lately_s = run(held())
+    assert before_s == 0.0, "nobody has measured"
+    assert under_way_s >= 0.25
+    assert told_s >= 0.25
+    assert lately_s <= 0.05, "of the time asked for"

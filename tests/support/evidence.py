@@ -1,25 +1,21 @@
-"""An EvidenceSink that keeps what it is told, for tests of those who tell it."""
+"""`ports.EvidenceSink` that remembers what was said to it."""
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from narwhal.model.evidence import Evidence
+from narwhal.ports import EvidenceSink
 
-E = TypeVar("E")
 
+class NotedEvidence:
+    """Keeps everything in `said` and asks `judge`, if there is one. `suspects`: ways that it calls poison
+    whatever the judge says."""
 
-class Heard:
-    """`suspect` is what every report is answered with."""
-
-    def __init__(self, *, suspect: bool = False) -> None:
-        self.evidence: list[Evidence] = []
-        self._suspect = suspect
+    def __init__(self, judge: EvidenceSink | None = None) -> None:
+        self.said: list[Evidence] = []
+        self.suspects: set[str] = set()
+        self._judge = judge
 
     def report(self, evidence: Evidence) -> bool:
-        self.evidence.append(evidence)
-        return self._suspect
-
-    def of(self, kind: type[E]) -> list[E]:
-        """What was told of one kind, oldest first."""
-        return [one for one in self.evidence if isinstance(one, kind)]
+        self.said.append(evidence)
+        suspected = self._judge is not None and self._judge.report(evidence)
+        return suspected or getattr(evidence, "way", None) in self.suspects

@@ -21,6 +21,8 @@ from tests.support.processes import LIVENESS_S, Process, eventually, python
 LISTENS = re.compile(r" listens on .*\(pid (\d+)\)")
 """What a router says once, at its start."""
 IN_FLIGHT = ("inflight", "queued")
+FORGIVING = {"eject_after": 1_000_000}
+"""`recovery` of a fleet that throws nobody out: for tests that order one fault after the other."""
 
 
 def free_port() -> int:

@@ -39,7 +39,9 @@ from narwhal.serving.leg import EngineAccess
 from narwhal.serving.retries import Retries
 from narwhal.serving.sizing import Sizer
 from narwhal.serving.waiting_room import WaitingRoom
+from narwhal.serving.witness import Witness
 from narwhal.telemetry.recorder import MemoryRecorder
+from tests.support.evidence import NotedEvidence
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Rig:
     card: Card
     client: LeanClient
     room: WaitingRoom
+    evidence: NotedEvidence
     retries: Retries
     http: httpx.AsyncClient
 
@@ -86,11 +89,13 @@ def specs(stands: Sequence[Any], *, roles: str) -> tuple[EngineSpec, ...]:
 @dataclass(frozen=True, slots=True)
 class RouterOptions:
     """What a test may set beside the fleet file. Without a gate the router is in control; `stamp` is what
-    its legs carry as their epoch, None for nothing. `draw` scales the pauses before retries."""
+    its legs carry as their epoch, None for nothing. `draw` scales the pauses before retries,
+    `stood_still_s` is what the loop is said to have missed."""
 
     gate: ControlGate | None = None
     profiles: Mapping[str, EngineProfile] = field(default_factory=dict)
     draw: Callable[[], float] = lambda: 0.0
+    stood_still_s: Callable[[float], float] = lambda within_s: 0.0
     body_idle_s: float = 30.0
     stamp: str | None = None
 
@@ -110,13 +115,15 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
     )
     control = ControlCheck(options.gate or LocalGate(), clock)
     ledger = Ledger(fleet=fleet, totals=totals, recorder=recorder, clock=clock)
+    evidence = NotedEvidence()
+    witness = Witness(evidence, stood_still_s=options.stood_still_s)
     doors = Doors(Admission(config.serving), control=control, fleet=fleet, clock=clock)
     retries = Retries(RetryPolicy(config.serving), clock=clock, draw=options.draw)
     handler = Handler(
         ledger,
         doors=doors,
-        sizer=Sizer(access, fleet),
-        attempt=Attempt(access, config.serving, fleet=fleet, control=control),
+        sizer=Sizer(access, fleet, witness=witness),
+        attempt=Attempt(access, config.serving, fleet=fleet, control=control, witness=witness),
         retries=retries,
     )
     card = Card(config.model)
@@ -131,7 +138,7 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
         _served(DataFirst(views, Starlette(routes=data_routes(views)))) as url,
         httpx.AsyncClient(base_url=url) as http,
     ):
-        yield Rig(url, fleet, ledger, totals, recorder, card, client, doors.room, retries, http)
+        yield Rig(url, fleet, ledger, totals, recorder, card, client, doors.room, evidence, retries, http)
         await http.aclose()
     await client.aclose()
 

@@ -14,7 +14,7 @@ TICK = 0.05
 
 @dataclass
 class ManualLoop:
-    """The two calls of a loop that the wheel makes, with time moved by hand."""
+    """The calls of a loop that the wheel makes, with time moved by hand."""
 
     now: float = 100.0
     timer: tuple[float, Callable[[], None]] | None = None
@@ -26,6 +26,9 @@ class ManualLoop:
     def call_at(self, when: float, callback: Callable[[], None]) -> Any:
         self.timer = (when, callback)
         return self
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        return self.call_at(self.now + delay, callback)
 
     def cancel(self) -> None:
         self.timer = None
@@ -149,8 +152,29 @@ def test_a_late_turn_of_the_loop_skips_nobody() -> None:
     for index, thing in enumerate(things):
         wheel.watch(thing, 100.0 + index * 0.03)
     loop.now += 30
-    loop.advance(TICK)
+    loop.advance(2 * TICK)
     assert all(len(thing.seen) == 1 for thing in things)
+
+
+def test_after_a_standstill_nobody_is_asked_before_the_sockets_had_their_turn() -> None:
+    loop, wheel = make()
+    thing = Thing()
+    wheel.watch(thing, 101.0)
+    loop.now = 102.4
+    loop.advance(TICK / 2)
+    assert (loop.turns, thing.seen) == (1, []), "the turn that was late only comes again"
+    loop.advance(TICK)
+    assert thing.seen == [102.4 + TICK]
+
+
+def test_a_loop_that_is_always_late_still_asks() -> None:
+    loop, wheel = make()
+    thing = Thing()
+    wheel.watch(thing, 101.0)
+    for _ in range(2):
+        loop.now += 5.0
+        loop.advance(0.0)
+    assert len(thing.seen) == 1
 
 
 def test_one_that_is_asked_may_drop_or_watch_others() -> None:

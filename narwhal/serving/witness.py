@@ -1,0 +1,81 @@
+"""What legs and token counts showed of their engines, said once each (failures.md sections 2 and 9).
+
+A leg that ended well is said in one call. Never said: our own full pool, the request's own deadline, a
+client that left, a 409 `stale_epoch`, an answer over our own limit; and a timeout in a time of which our own
+loop stood still for a good part, since the engine's bytes may have lain there unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from narwhal.errors import EngineError, EngineRefused, EngineTimeout, StaleEpoch, SuspectedPoison
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import FailureClass, LegAnswered, LegFailed, LegSucceeded
+from narwhal.model.request import InferenceRequest
+from narwhal.policy.faults import classify, may_be_the_requests, way_of
+from narwhal.ports import EvidenceSink
+
+OUR_SHARE = 0.1
+"""Of a timeout's length: if our loop stood still for that much of it, the engine is not blamed."""
+
+_BAD_GATEWAY = 502
+
+
+class Witness:
+    """`stood_still_s(within_s)`: seconds that our own loop did not run, of the last `within_s`."""
+
+    def __init__(self, sink: EvidenceSink, *, stood_still_s: Callable[[float], float]) -> None:
+        self._sink = sink
+        self._stood_still_s = stood_still_s
+
+    def succeeded(self, iid: str, leg: Leg, *, peer: str = "", remote_engine_id: str = "") -> None:
+        """A prefill whose KV handoff was extracted, or a decode that reached its clean end."""
+        self._sink.report(LegSucceeded(iid, leg, peer, remote_engine_id))
+
+    def failed(self, error: EngineError, leg: Leg, *, request: InferenceRequest, peer: str = "") -> None:
+        """`error.iid` did not do its leg. Raises SuspectedPoison if another engine failed in the same way."""
+        failure = self._failure(error)
+        if failure is None:
+            self._answered(error, leg, request=request)
+            return
+        blamable = may_be_the_requests(error, failure)
+        told = LegFailed(
+            error.iid,
+            leg,
+            failure,
+            way_of(error, failure),
+            str(error),
+            peer=peer,
+            request=request.digest() if blamable else b"",
+            retry_after_s=error.retry_after_s if isinstance(error, EngineRefused) else None,
+        )
+        if self._sink.report(told) and blamable:
+            message = f"suspected poison: {error}"
+            raise SuspectedPoison(message, iid=error.iid, leg=leg.value, status=_status(error)) from error
+
+    def not_counted(self, error: EngineError) -> None:
+        """`error.iid` counted no tokens. An answer is no evidence here: the route may be switched off."""
+        failure = self._failure(error)
+        if failure is not None:
+            way = f"tokenize:{way_of(error, failure)}"
+            self._sink.report(LegFailed(error.iid, Leg.PREFILL, failure, way, f"token count: {error}"))
+
+    def _failure(self, error: EngineError) -> FailureClass | None:
+        if isinstance(error, EngineTimeout) and self._is_ours(error):
+            return None
+        return classify(error)
+
+    def _is_ours(self, error: EngineTimeout) -> bool:
+        return self._stood_still_s(error.limit_s) > OUR_SHARE * error.limit_s
+
+    def _answered(self, error: EngineError, leg: Leg, *, request: InferenceRequest) -> None:
+        if isinstance(error, EngineRefused) and not isinstance(error, StaleEpoch):
+            self._sink.report(LegAnswered(error.iid, leg, error.status, request.digest()))
+
+
+def _status(error: EngineError) -> int:
+    """What the client of a poisoned request is told."""
+    if isinstance(error, EngineRefused) and 500 <= error.status <= 599:
+        return error.status
+    return _BAD_GATEWAY

@@ -1,0 +1,241 @@
+"""What the request path says of engines, over real sockets: each leg and each failed count once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from typing import Any
+
+import pytest
+import uvloop
+
+from narwhal.model.engine import EngineSpec, Leg, Role
+from narwhal.model.evidence import Evidence, FailureClass, LegAnswered, LegFailed, LegSucceeded
+from narwhal.sim.faults import parse_fault
+from tests.integration.test_request_path import (
+    COMPLETIONS,
+    PROMPT,
+    error_of,
+    fleet,
+    legs,
+    order,
+    until,
+    until_settled,
+)
+from tests.support.engines import EngineProcess, engine_process
+from tests.support.serving import RouterOptions, router
+from tests.support.settings import engine_settings, fleet_config, serving_settings
+
+P, D = Leg.PREFILL, Leg.DECODE
+F = FailureClass
+CHEAP = engine_settings(tokenize=False)
+"""No token counts: only legs speak."""
+
+
+async def said_after(
+    fault: dict[str, Any], *, leg: str, roles: str = "pd", **sections: Any
+) -> tuple[int, list[Evidence]]:
+    """Status of a plain request whose leg's engine misbehaves once, and everything said meanwhile."""
+    sections = {"engine": CHEAP, **sections}
+    async with fleet(roles, **sections) as (rig, stands):
+        stand = stands[0 if leg == "prefill" else len(roles) - 1]
+        stand.engine.order(parse_fault({**fault, "leg": leg}))
+        response = await rig.http.post(COMPLETIONS, json={**PROMPT, "stream": False})
+        stand.engine.recover()
+        await until_settled(rig, stands)
+        return response.status_code, list(rig.evidence.said)
+
+
+async def test_legs_that_end_well_are_said_once_each():
+    async with fleet(engine=CHEAP) as (rig, _):
+        assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 200
+        prefill, decode = rig.evidence.said
+    assert isinstance(prefill, LegSucceeded)
+    assert (prefill.iid, prefill.leg, prefill.peer) == ("e0", P, "")
+    assert prefill.remote_engine_id, "the producer's own ID as its KV handoff names it"
+    assert decode == LegSucceeded("e1", D, peer="e0")
+
+
+async def test_a_decode_on_its_producer_crossed_nothing():
+    async with fleet("p", engine=CHEAP) as (rig, _):
+        await rig.http.post(COMPLETIONS, json=PROMPT)
+        assert rig.evidence.said[1] == LegSucceeded("e0", D, peer="")
+
+
+async def test_a_count_that_came_says_nothing():
+    async with fleet() as (rig, stands):
+        await rig.http.post(COMPLETIONS, json=PROMPT)
+        assert legs(stands[0])["tokenize"] == 1
+        assert len(rig.evidence.said) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "failure", "way"),
+    [
+        ({"fault": "status", "status": 500}, F.INFERENCE_STATUS, "inference_status:500"),
+        ({"fault": "status", "status": 429, "retry_after": 7}, F.OVERLOAD, "overload:429"),
+        ({"fault": "status", "status": 408}, F.OVERLOAD, "overload:408"),
+        ({"fault": "error_in_200"}, F.INFERENCE_STATUS, "inference_status:error_object"),
+        ({"fault": "rst"}, F.CONNECTION, "connection:lost"),
+    ],
+    ids=lambda value: value.get("status", value["fault"]) if isinstance(value, dict) else None,
+)
+@pytest.mark.parametrize("leg", ["prefill", "decode"])
+async def test_a_failed_leg_is_said_with_its_class(fault, failure, way, leg):
+    _, said = await said_after(fault, leg=leg)
+    (failed,) = [one for one in said if isinstance(one, LegFailed)]
+    assert (failed.iid, failed.leg.value) == ("e0" if leg == "prefill" else "e1", leg)
+    assert (failed.failure, failed.way) == (failure, way)
+    assert failed.peer == ("e0" if leg == "decode" else "")
+    assert failed.retry_after_s == fault.get("retry_after")
+    assert len(said) == (1 if leg == "prefill" else 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "leg", "failure", "way"),
+    [
+        ({"fault": "hang"}, "prefill", F.TIMEOUT, "timeout:read"),
+        ({"fault": "silent_first_token"}, "decode", F.STREAM, "stream:first_token"),
+        ({"fault": "stall", "after": 1}, "decode", F.STREAM, "stream:silence"),
+        ({"fault": "no_done"}, "decode", F.STREAM, "stream:early_end"),
+        ({"fault": "close"}, "decode", F.STREAM, "stream:early_end"),
+        ({"fault": "abort"}, "decode", F.STREAM, "stream:bad_finish"),
+        ({"fault": "abort"}, "prefill", F.STREAM, "stream:bad_finish"),
+        ({"fault": "handoff", "variant": "missing"}, "prefill", F.KV_HANDOFF, "kv_handoff"),
+    ],
+    ids=lambda value: value["fault"] if isinstance(value, dict) else None,
+)
+async def test_so_are_timeouts_broken_streams_and_bad_handoffs(fault, leg, failure, way):
+    limits = {
+        "engine": engine_settings(tokenize=False, first_token_timeout_s=0.3, decode_read_timeout_s=0.3),
+        "serving": serving_settings(prefill_timeout_s=0.3),
+    }
+    status, said = await said_after(fault, leg=leg, **limits)
+    (failed,) = [one for one in said if isinstance(one, LegFailed)]
+    assert (failed.failure, failed.way) == (failure, way)
+    assert status == (504 if failed.way.split(":")[-1] in ("read", "first_token", "silence") else 502)
+
+
+async def test_the_digest_is_that_of_the_clients_body_also_after_output():
+    body = json.dumps({**PROMPT, "max_tokens": 8}).encode()
+    async with fleet(engine=CHEAP) as (rig, stands):
+        for fault in ("status", "close"):
+            order(stands[1], fault, leg="decode", count=1, **({"status": 500} if fault == "status" else {}))
+            await rig.http.post(COMPLETIONS, content=body)
+        digests = {one.request for one in rig.evidence.said if isinstance(one, LegFailed)}
+    assert digests == {hashlib.blake2b(body, digest_size=16).digest()}
+
+
+async def test_an_engine_that_is_gone_is_a_closed_door():
+    async with fleet(engine=CHEAP) as (rig, stands):
+        order(stands[1], "refuse")
+        await rig.http.post(COMPLETIONS, json=PROMPT)
+        failed = rig.evidence.said[-1]
+    assert isinstance(failed, LegFailed)
+    assert (failed.failure, failed.way, failed.request) == (F.CONNECTION, "connection:connect", b"")
+
+
+@pytest.mark.parametrize(("status", "told"), [(400, 400), (401, 502), (403, 502), (404, 502), (422, 422)])
+async def test_a_4xx_is_an_answer(status, told):
+    got, said = await said_after({"fault": "status", "status": status}, leg="prefill")
+    digest = hashlib.blake2b(json.dumps({**PROMPT, "stream": False}).encode(), digest_size=16).digest()
+    assert got == told
+    (answered,) = said
+    assert isinstance(answered, LegAnswered)
+    assert (answered.iid, answered.leg, answered.status) == ("e0", P, status)
+    assert len(answered.request) == len(digest)
+
+
+@pytest.mark.parametrize(
+    ("fault", "way"),
+    [
+        ({"fault": "status", "status": 500}, "tokenize:inference_status:500"),
+        ({"fault": "hang"}, "tokenize:timeout:read"),
+    ],
+    ids=["status", "hang"],
+)
+async def test_a_failed_count_is_said_and_fails_no_request(fault, way):
+    async with fleet(engine=engine_settings(tokenize_timeout_s=0.2)) as (rig, stands):
+        stands[0].engine.order(parse_fault({**fault, "leg": "tokenize"}))
+        assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 200
+        failed, *well = rig.evidence.said
+    assert isinstance(failed, LegFailed)
+    assert (failed.iid, failed.leg, failed.way, failed.request) == ("e0", P, way, b"")
+    assert [type(one) for one in well] == [LegSucceeded, LegSucceeded]
+
+
+# --- what is never said ----------------------------------------------------------------------------
+
+
+async def test_a_client_that_leaves_is_no_evidence():
+    async with fleet(engine=CHEAP) as (rig, stands):
+        order(stands[0], "hang", leg="prefill")
+        client = asyncio.create_task(rig.http.post(COMPLETIONS, json=PROMPT))
+        await until(lambda: bool(rig.fleet.resident()["e0"].prefill))
+        client.cancel()
+        await asyncio.wait((client,))
+        await until_settled(rig, stands)
+        assert rig.evidence.said == []
+
+
+async def test_the_requests_own_deadline_is_no_evidence():
+    serving = serving_settings(request_timeout_s=0.3, prefill_timeout_s=0.3)
+    async with fleet(serving=serving, engine=engine_settings(tokenize=False, first_token_timeout_s=0.3)) as (
+        rig,
+        stands,
+    ):
+        for stand, leg in zip(stands, ("prefill", "decode"), strict=True):
+            order(stand, "hang", leg=leg, count=1)
+            response = await rig.http.post(COMPLETIONS, json=PROMPT)
+            assert error_of(response)["type"] == "request_expired"
+        assert [one for one in rig.evidence.said if not isinstance(one, LegSucceeded)] == []
+
+
+async def test_our_own_full_pool_is_no_evidence():
+    """Two seats, both in use: the third request waits for one in vain."""
+    async with fleet(
+        engine=engine_settings(tokenize=False, pool_timeout_s=0.2),
+        serving=serving_settings(max_connections=1, queue_capacity=1, queue_timeout_s=30.0),
+    ) as (rig, stands):
+        assert rig.client._seats.take_free()
+        response = await rig.http.post(COMPLETIONS, json=PROMPT)
+        rig.client._seats.give()
+        assert (response.status_code, error_of(response)["code"]) == (504, "prefill")
+        assert rig.evidence.said == []
+        await until_settled(rig, stands)
+
+
+async def test_a_timeout_while_our_loop_stood_still_blames_nobody():
+    limits = engine_settings(tokenize=False, first_token_timeout_s=0.3)
+    options = RouterOptions(stood_still_s=lambda within_s: 0.2)
+    async with fleet(engine=limits, options=options) as (rig, stands):
+        order(stands[1], "silent_first_token", leg="decode", count=1)
+        response = await rig.http.post(COMPLETIONS, json=PROMPT)
+        assert response.status_code == 504
+        assert [type(one) for one in rig.evidence.said] == [LegSucceeded]
+
+
+def test_an_answer_that_came_while_our_loop_stood_still_is_taken() -> None:
+    """Its bytes lie in the socket when the loop runs again, long after the first token was due."""
+
+    async def main(engines: EngineProcess) -> tuple[int, list[Evidence]]:
+        specs = [
+            EngineSpec(engine.name, engine.url, role=role)
+            for engine, role in zip(engines.engines, (Role.PREFILL, Role.DECODE), strict=True)
+        ]
+        limits = engine_settings(tokenize=False, first_token_timeout_s=0.6)
+        config = fleet_config(*specs, engine=limits, model="simulated")
+        async with router(config, RouterOptions()) as rig:
+            asked = asyncio.create_task(rig.http.post(COMPLETIONS, json=PROMPT))
+            await until(lambda: bool(rig.fleet.resident()["e1"].decode) and rig.client.pool().busy == 1)
+            await asyncio.sleep(0.02)
+            asyncio.get_running_loop().call_soon(time.sleep, 1.4)
+            return (await asked).status_code, list(rig.evidence.said)
+
+    with engine_process(2) as engines:
+        engines.engines[1].order("slow_first_token", leg="decode", seconds=0.3)
+        status, said = uvloop.run(main(engines))
+    assert status == 200
+    assert [type(one) for one in said] == [LegSucceeded, LegSucceeded]
