@@ -172,24 +172,28 @@ class Fleet:
     # --- what travels ----------------------------------------------------------------------------
 
     def restore(self, document: HandoffDocument, now: float, *, cautious: bool = False) -> tuple[str, ...]:
-        """Takes the roles of unpinned engines from a handoff document, and carries what nobody owns yet;
-        resident work stays as it is.
+        """Takes roles of unpinned engines, holds, ejections and streaks from a handoff document, and carries
+        what nobody owns yet; resident work stays as it is.
 
         `cautious`: what the document says of engines may no longer be so, each owes a good health check.
         With another engine set the configured split stays (cluster.md section 7). Returns sentences for
         the log, empty when everything was taken.
         """
-        self._carried.take(document, now, engines=frozenset(self._specs))
+        self._carried.take(document, now)
+        notes = self._restore_roles(document)
+        self._permit_roles()
+        self._judgement.restore(document, now)
         if cautious:
             self.standings.require_checks()
+        return notes
+
+    def _restore_roles(self, document: HandoffDocument) -> tuple[str, ...]:
         if set(document.engines) != set(self._specs):
             self._roles = {iid: spec.role for iid, spec in self._specs.items()}
-            self._permit_roles()
             return (f"the handoff is for engines {', '.join(document.engines)}: roles stay as configured",)
         for iid, spec in self._specs.items():
             if not spec.pin and iid in document.roles:
                 self._roles[iid] = Role(document.roles[iid])
-        self._permit_roles()
         return ()
 
     def export(self, now: float) -> FleetState:
@@ -201,7 +205,8 @@ class Fleet:
             "backend_outage": False,
         }
         state = self._carried.state(now, roles=dict(self._roles), lifecycle=lifecycle)
-        return replace(state, lifecycle={**state.lifecycle, "engine_restart_policy": self._policy})
+        state = replace(state, lifecycle={**state.lifecycle, "engine_restart_policy": self._policy})
+        return self._judgement.state(state, now)
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation unless the accounts equal the open reservations."""

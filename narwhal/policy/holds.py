@@ -16,7 +16,7 @@ An engine may have both; the inference hold is the one that is told. Which probe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -119,14 +119,18 @@ class Holds:
             if one.until > now
         }
 
-    def restore(self, holds: Mapping[str, Any], now: float, *, engines: Iterable[str]) -> None:
-        """Replaces every hold: quarantines by what a handoff tells, re-anchored to `now`; no inference hold.
-
-        What has no time left, or cannot be read, is left out.
-        """
+    def clear(self) -> None:
         self._inference, self._quarantines = {}, {}
-        for iid in engines:
-            told = holds.get(iid)
-            left = told.get("remaining_s") if isinstance(told, Mapping) else None
-            if isinstance(told, Mapping) and isinstance(left, int | float) and 0 < left < inf:
-                self._quarantines[iid] = _Quarantine(now + left, str(told.get("reason", "")))
+
+
+def told_quarantines(holds: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
+    """What a handoff's `holds` tell: engine ID to the seconds that are left, and the reason; sorted by ID.
+
+    What has no time left, or cannot be read, is left out.
+    """
+    found = {}
+    for iid, told in sorted(holds.items()):
+        left = told.get("remaining_s") if isinstance(told, Mapping) else None
+        if isinstance(left, int | float) and type(left) is not bool and 0 < left < inf:
+            found[iid] = (float(left), str(told.get("reason", "")))
+    return found

@@ -20,6 +20,7 @@ since the last timeout, an inference probe without a hold is owed from then on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from narwhal.model.effect import ProbeKind
@@ -36,12 +37,16 @@ from narwhal.model.evidence import (
     ProbeOutcome,
     Validated,
 )
+from narwhal.model.fleet_view import FleetState
+from narwhal.model.handoff import HandoffDocument
 from narwhal.model.settings import RecoverySettings
 from narwhal.policy.breaker import Breaker, Proof, Verdict
 from narwhal.policy.holds import HoldKind
 from narwhal.policy.standings import NOTHING, Effects, Standings
 
 _PROOF = {Leg.PREFILL: Proof.PREFILL, Leg.DECODE: Proof.DECODE}
+_INFERENCE_CHECK = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS, FailureClass.KV_HANDOFF})
+"""Classes that only an inference probe can settle; a health check settles the others."""
 
 
 class Judgement:
@@ -194,6 +199,34 @@ class Judgement:
         self._producers.pop(iid, None)
         self._unheard.discard(iid)
         return self.standings.readmit(iid)
+
+    # --- what travels ----------------------------------------------------------------------------
+
+    def state(self, state: FleetState, now: float) -> FleetState:
+        """`state` with what is known here of engines."""
+        return replace(
+            state,
+            ejected=self.standings.ejected(),
+            inference_sources=self.standings.sources(),
+            holds=self.standings.timed_holds(now),
+            streaks=self._breaker.streaks(),
+        )
+
+    def restore(self, document: HandoffDocument, now: float) -> None:
+        """Replaces everything by what a handoff tells. An engine with a streak owes a check of its kind."""
+        self._breaker.restore(document.streaks, engines=self.standings.engines)
+        self._producers.clear()
+        self._unheard.clear()
+        self.standings.restore(document, now)
+        for iid, streaks in self._breaker.streaks().items():
+            if self.standings.is_ejected(iid):
+                continue
+            if FailureClass.TIMEOUT in streaks:
+                self._unheard.add(iid)
+            if not _INFERENCE_CHECK.isdisjoint(streaks):
+                self.standings.suspect(ProbeKind.INFERENCE, iid, now=now)
+            if not _INFERENCE_CHECK.issuperset(streaks):
+                self.standings.suspect(ProbeKind.HEALTH, iid, now=now)
 
     # --- inside ----------------------------------------------------------------------------------
 

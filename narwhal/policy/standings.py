@@ -7,16 +7,19 @@ Each act returns its effects: what is to be told, what is to be looked at. Verdi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from typing import Any
 
 from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
 from narwhal.model.engine import Leg
+from narwhal.model.handoff import HandoffDocument
 from narwhal.policy.checks import Checks, add_producers
 from narwhal.policy.ejections import Ejections
-from narwhal.policy.holds import HoldKind, Holds, HoldView
+from narwhal.policy.holds import HoldKind, Holds, HoldView, told_quarantines
 from narwhal.policy.membership import Standing, standing, takes_last
 
 Effects = tuple[Effect, ...]
 NOTHING: Effects = ()
+CARRIED = "carried over from the owner before"
 
 
 class Standings:
@@ -183,6 +186,44 @@ class Standings:
         self.version += 1
         self._unverified.discard(iid)
         return (_told("readmission", iid, reason=f"every check passed; it was ejected for: {out.reason}"),)
+
+    # --- what travels ----------------------------------------------------------------------------
+
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """Engine under an inference hold to the producers that failed there, "" = a local probe."""
+        owed = {iid: self._checks.owed(ProbeKind.INFERENCE, iid) for iid in self._holds.held()}
+        return {iid: tuple(one.producers) if one and one.producers else ("",) for iid, one in owed.items()}
+
+    def timed_holds(self, now: float) -> dict[str, Any]:
+        """Engine ID to its quarantine with the seconds that are left."""
+        return self._holds.export(now)
+
+    def restore(self, document: HandoffDocument, now: float) -> None:
+        """Replaces everything by what a handoff tells of our engines, times re-anchored to `now`.
+
+        Suspects are probed, not trusted: who was out is looked at once, a hold's probe is due at once. The
+        guard is asked anew, for the roles may be others. Set `able` before.
+        """
+        self._checks.clear()
+        self._spared.clear()
+        ours = frozenset(self.engines)
+        self._ejections.restore(ours.intersection(document.ejected), now, reason=CARRIED)
+        self._holds.clear()
+        unverified, self._unverified = self._unverified, set()
+        for iid in sorted(ours.intersection(document.inference_sources) - set(document.ejected)):
+            if not self._needed(iid, now):
+                self._holds.hold(iid, CARRIED)
+            self.suspect(ProbeKind.INFERENCE, iid, producers=document.inference_sources[iid], now=now)
+        for iid, (left_s, reason) in told_quarantines(document.holds).items():
+            if iid in ours and iid not in self._ejections and not self._needed(iid, now):
+                self._holds.quarantine(iid, now + left_s, reason=reason, now=now)
+        self._unverified = unverified
+        self.version += 1
+
+    def suspect(self, kind: ProbeKind, iid: str, *, producers: Iterable[str] = (), now: float) -> None:
+        """A restored suspect owes a check that is due at once."""
+        ours = [one for one in producers if one in self.engines or not one]
+        add_producers(self._checks.owe(kind, iid, reason=CARRIED, now=now), ours)
 
     # --- inside ----------------------------------------------------------------------------------
 

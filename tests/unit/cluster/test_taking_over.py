@@ -54,7 +54,6 @@ def test_what_this_version_does_not_know_survives_a_takeover_by_it() -> None:
         newer = replace(
             document,
             holds=holds,
-            ejected=("e1",),
             lifecycle={**document.lifecycle, "records": [{"engine": "e1", "state": "drained"}]},
             extra={"of_a_newer_router": {"a": [1, 2]}},
         )
@@ -66,7 +65,6 @@ def test_what_this_version_does_not_know_survives_a_takeover_by_it() -> None:
         kept = decode((await scene.stored()).document)
         assert kept.epoch == second.parts.gate.epoch
         assert kept.extra == {"of_a_newer_router": {"a": [1, 2]}}
-        assert kept.ejected == ("e1",)
         assert list(kept.lifecycle["records"]) == [{"engine": "e1", "state": "drained"}]
         assert 480.0 < kept.holds["e0"]["remaining_s"] < 499.0
         tops = scene.server.data.log_top

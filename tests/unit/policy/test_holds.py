@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from narwhal.policy.holds import HoldKind, Holds, HoldView
+from narwhal.policy.holds import HoldKind, Holds, HoldView, told_quarantines
 
 NOW = 100.0
 
@@ -59,28 +59,31 @@ def test_with_both_the_inference_hold_is_told_and_outlasts() -> None:
     assert holds.on("e0", 105.0) is HoldKind.INFERENCE
 
 
-def test_quarantines_travel_with_the_seconds_that_are_left_and_are_anchored_anew() -> None:
-    holds, successor = Holds(), Holds()
+def test_quarantines_travel_with_the_seconds_that_are_left() -> None:
+    holds = Holds()
     holds.quarantine("e0", 105.0, reason="a leg failed", now=NOW)
     holds.quarantine("e1", 100.5, reason="short", now=NOW)
     holds.hold("e2", "held until probed")
     told = holds.export(101.0)
     assert told == {"e0": {"kind": "quarantine", "reason": "a leg failed", "remaining_s": 4.0}}
-    successor.hold("e1", "of an ownership before")
-    successor.restore(told, 5000.0, engines=("e0", "e1"))
-    assert successor.view(5000.0) == {"e0": HoldView(HoldKind.QUARANTINE, "a leg failed", 4.0)}
-    assert successor.on("e0", 5004.0) is None
+    assert told_quarantines(told) == {"e0": (4.0, "a leg failed")}
 
 
-def test_restored_holds_that_cannot_be_read_are_left_out() -> None:
-    holds = Holds()
+def test_told_holds_that_cannot_be_read_are_left_out() -> None:
     told = {
         "e0": {"remaining_s": 0},
         "e1": {"remaining_s": None},
         "e2": "long",
         "e3": {"remaining_s": inf},
         "e4": {"remaining_s": "3"},
-        "foreign": {"remaining_s": 3.0},
+        "e5": {"remaining_s": True},
     }
-    holds.restore(told, NOW, engines=("e0", "e1", "e2", "e3", "e4"))
+    assert told_quarantines(told) == {}
+
+
+def test_cleared_holds_are_gone() -> None:
+    holds = Holds()
+    holds.quarantine("e0", 105.0, reason="a leg failed", now=NOW)
+    holds.hold("e1", "held until probed")
+    holds.clear()
     assert holds.view(NOW) == {}
