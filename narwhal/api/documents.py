@@ -12,6 +12,7 @@ from narwhal.model.control import ControlStatus, Health, OwnerRef, Readiness, Ro
 from narwhal.model.engine import Role
 from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView
+from narwhal.model.standing import StandingView
 from narwhal.model.state_view import HandoffView, StateView
 
 Document = dict[str, Any]
@@ -59,7 +60,7 @@ def state_document(view: StateView) -> Document:
             iid: {"prefill": legs.prefill, "decode": legs.decode} for iid, legs in view.resident.items()
         },
         "pinned": sorted(view.pinned),
-        "breaker": {"verifying": sorted(view.verifying)},
+        **_standing(view.standing),
     }
     return with_resting(STATE, body)
 
@@ -149,6 +150,15 @@ def _ha(control: ControlStatus) -> Document:
 
 def _store(store: StoreStatus) -> Document:
     return {"mode": store.mode, "latency_ms": store.latency_ms, "failures": store.failures}
+
+
+def _standing(view: StandingView) -> Document:
+    return {
+        "ejected": view.ejected,
+        "quarantined": list(view.holds),
+        "holds": {iid: asdict(hold) for iid, hold in view.holds.items()},
+        "breaker": {"failures": view.failures, "verifying": view.verifying},
+    }
 
 
 def _pools(roles: Mapping[str, Role]) -> Document:

@@ -12,6 +12,7 @@ from narwhal.model.monitoring import MonitoringView, PoolView
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
 from narwhal.model.settings import SloSettings, ThresholdSettings
+from narwhal.model.standing import StandingView
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,7 @@ class ServingView:
 
 @dataclass(frozen=True, slots=True)
 class StateView:
-    """Everything live of the state document. Mappings are by engine ID, `http_pools` by pool name.
-
-    `verifying`: engines that owe a check.
-    """
+    """Everything live of the state document. Mappings are by engine ID, `http_pools` by pool name."""
 
     counters: Counters
     monitoring: MonitoringView
@@ -58,7 +56,7 @@ class StateView:
     roles: Mapping[str, Role]
     resident: Mapping[str, Resident]
     pinned: tuple[str, ...]
-    verifying: tuple[str, ...]
+    standing: StandingView
     thresholds: ThresholdSettings
     slo: SloSettings
 

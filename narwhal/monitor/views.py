@@ -71,7 +71,7 @@ class RouterViews:
             roles=readings.fleet.roles(),
             resident=readings.fleet.resident(),
             pinned=readings.fleet.pinned(),
-            verifying=readings.fleet.standings.verifying(),
+            standing=readings.fleet.standing(now),
             thresholds=self._config.controller.thresholds,
             slo=self._config.slo,
         )

@@ -28,6 +28,7 @@ from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.placement import Demand, Reservation, Resident
 from narwhal.model.settings import FleetConfig
+from narwhal.model.standing import StandingView
 from narwhal.policy.carried import Carried
 from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
 from narwhal.policy.judgement import Judgement
@@ -102,9 +103,9 @@ class Fleet:
         """True when at least one eligible engine may take the leg."""
         return bool(self._offered(leg, now))
 
-    def failures(self) -> Mapping[str, Mapping[str, int]]:
-        """Engine ID to class to failures in a row, sorted; without any: left out."""
-        return self._judgement.failures()
+    def standing(self, now: float) -> StandingView:
+        """Who is suspected, held or out."""
+        return self._judgement.view(now)
 
     def resident(self) -> Mapping[str, Resident]:
         """Engine ID to the legs that this router has there now."""

@@ -18,23 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from math import inf
 from typing import Any
 
-
-class HoldKind(StrEnum):
-    QUARANTINE = "quarantine"
-    INFERENCE = "inference"
-
-
-@dataclass(frozen=True, slots=True)
-class HoldView:
-    """One hold as people see it. `remaining_s` is None for an inference hold: a probe decides."""
-
-    kind: HoldKind
-    reason: str
-    remaining_s: float | None
+from narwhal.model.standing import HoldKind, HoldView
 
 
 @dataclass(frozen=True, slots=True)

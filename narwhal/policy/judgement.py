@@ -40,8 +40,8 @@ from narwhal.model.evidence import (
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.settings import RecoverySettings
+from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
-from narwhal.policy.holds import HoldKind
 from narwhal.policy.standings import NOTHING, Effects, Standings
 
 _PROOF = {Leg.PREFILL: Proof.PREFILL, Leg.DECODE: Proof.DECODE}
@@ -76,9 +76,14 @@ class Judgement:
         act = self._steps.get(type(evidence))
         return act(evidence, now) if act is not None else NOTHING
 
-    def failures(self) -> dict[str, dict[str, int]]:
-        """Engine ID to class to failures in a row, sorted; without any: left out."""
-        return self._breaker.streaks()
+    def view(self, now: float) -> StandingView:
+        standings = self.standings
+        return StandingView(
+            failures=self._breaker.streaks(),
+            verifying=standings.verifying(),
+            ejected=standings.ejected(),
+            holds=standings.holds(now),
+        )
 
     # --- legs ------------------------------------------------------------------------------------
 

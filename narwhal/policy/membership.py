@@ -19,7 +19,7 @@ from collections.abc import Mapping, Set
 from enum import StrEnum
 
 from narwhal.model.engine import Leg
-from narwhal.policy.holds import HoldKind
+from narwhal.model.standing import HoldKind
 
 
 class Standing(StrEnum):

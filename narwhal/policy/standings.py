@@ -12,9 +12,10 @@ from typing import Any
 from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
 from narwhal.model.engine import Leg
 from narwhal.model.handoff import HandoffDocument
+from narwhal.model.standing import HoldKind, HoldView
 from narwhal.policy.checks import Checks, add_producers
 from narwhal.policy.ejections import Ejections
-from narwhal.policy.holds import HoldKind, Holds, HoldView, told_quarantines
+from narwhal.policy.holds import Holds, told_quarantines
 from narwhal.policy.membership import Standing, standing, takes_last
 
 Effects = tuple[Effect, ...]

@@ -17,12 +17,16 @@ from typing import Any
 
 import pytest
 
-from narwhal.api.documents import state_document
+from narwhal.api.documents import handoff_document, state_document
 from narwhal.api.resting import CLUSTER, HANDOFF, RESTING, STANDBY_READY, STATE
 from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
+from narwhal.cluster.state import Identity, OwnState
 from narwhal.engine.control import LeanControl
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import FailureClass, InferenceProbed, LegFailed, ProbeOutcome
 from narwhal.model.monitoring import GaugeSample
+from narwhal.model.state_view import HandoffView
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.lag import LoopLag
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
@@ -30,12 +34,13 @@ from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
 from narwhal.monitor.readmission import ReadmissionStage
 from narwhal.monitor.telemetry import TelemetryStage
+from narwhal.policy.handoff_codec import to_fields
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.fleets import COMPLETE_CONTRACT
 from tests.support.leaves import Seen
-from tests.support.own_router import Own
+from tests.support.own_router import NOW, Own, Still
 from tests.support.processes import LIVENESS_S, eventually
 from tests.support.redis import RedisServer, running
 from tests.support.router import Router, fleet_document, free_port, router_process
@@ -51,8 +56,9 @@ DOCUMENTS = {
 FIXED = {
     f"{name}.{head}" for name in ("state", "handoff", "cluster") for head in ("schema", "schema_version")
 }
-FIXED |= {"cluster.routers[].version", "handoff.mirrored"}
-"""The same in every document of this version that has them; an own handoff has no `mirrored`."""
+FIXED |= {"cluster.routers[].version", "handoff.mirrored", "handoff.holds.*.kind"}
+"""The same in every document of this version that has them; an own handoff has no `mirrored`, and the holds
+that travel as such are quarantines."""
 
 LEASE = ("--lease-ttl", "3", "--lease-renew-interval", "0.3", "--lease-safety-margin", "0.5")
 KEY = "TEST_ENGINE_KEY"
@@ -400,6 +406,32 @@ def failing_telemetry(seen: Seen) -> None:
     seen.show("state", state_document(own.views.state()))
 
 
+def suspects(seen: Seen) -> None:
+    """Engines that are suspected, held and out, as evidence makes them so."""
+    own = Own()
+    identity = Identity("a:1", "run-1", "simulated", own.fleet.engines)
+    state = OwnState(own.fleet, own.totals, identity=identity, clock=Still())
+
+    def fail(iid: str, leg: Leg, failure: FailureClass, *, peer: str = "") -> None:
+        own.fleet.step(LegFailed(iid, leg, failure, "way", f"{failure} of {iid}", peer=peer), NOW)
+        seen.show("state", state_document(own.views.state()))
+        document = to_fields(state.compose(epoch=0, holder=""))
+        seen.show("handoff", handoff_document(HandoffView(document, mirrored=False)))
+
+    for _ in range(3):
+        fail("d0", Leg.DECODE, FailureClass.STREAM)
+    for _ in range(3):
+        fail("d1", Leg.DECODE, FailureClass.CONNECTION)
+    for seconds in (2.0, 3.0):
+        reason = f"held for {seconds} s"
+        own.fleet.standings.quarantine("d0", NOW + seconds, reason=reason, now=NOW)
+        own.fleet.step(InferenceProbed("d0", ProbeOutcome.GOOD), NOW)
+        own.fleet.standings.quarantine("d0", NOW + seconds, reason=reason, now=NOW)
+        fail("p0", Leg.PREFILL, FailureClass.KV_HANDOFF)
+    for _ in range(3):
+        fail("d0", Leg.DECODE, FailureClass.STREAM, peer="p0")
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     folder = tmp_path_factory.mktemp("documents")
@@ -410,6 +442,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         without_answer(noted, folder)
         contracted(noted, folder)
     failing_telemetry(noted)
+    suspects(noted)
     yield noted
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-KEYED = {"resident", "http_pools", "roles"}
+KEYED = {"resident", "http_pools", "roles", "holds", "failures", "streaks", "inference_sources"}
 """Fields whose keys are data."""
 
 

@@ -18,6 +18,7 @@ from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView, PoolView, StageTally
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
+from narwhal.model.standing import HoldKind, HoldView, StandingView
 from narwhal.model.state_view import AdmissionView, HandoffView, ServingView, StateView
 from tests.support.settings import controller_settings, fleet_config
 
@@ -82,7 +83,15 @@ STATE = StateView(
     roles={"p1": Role.PREFILL, "p0": Role.PREFILL, "d0": Role.DECODE},
     resident={"p0": Resident(1, 0), "p1": Resident(), "d0": Resident(0, 1)},
     pinned=("p1", "d0"),
-    verifying=("p1", "d0"),
+    standing=StandingView(
+        failures={"d0": {"stream": 2}},
+        verifying=("d0", "p1"),
+        ejected=("p2",),
+        holds={
+            "d0": HoldView(HoldKind.INFERENCE, "3 stream failures in a row", None),
+            "d1": HoldView(HoldKind.QUARANTINE, "a decode leg failed", 2.5),
+        },
+    ),
     thresholds=controller_settings().thresholds,
     slo=fleet_config().slo,
 )

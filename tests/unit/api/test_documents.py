@@ -75,6 +75,12 @@ def test_state_tells_the_values_of_the_view() -> None:
     assert state["pools"] == {"prefill": ["p0", "p1"], "decode": ["d0"]}
     assert state["resident"]["p0"] == {"prefill": 1, "decode": 0}
     assert state["pinned"] == ["d0", "p1"]
+    assert (state["ejected"], state["quarantined"]) == (["p2"], ["d0", "d1"])
+    assert state["holds"] == {
+        "d0": {"kind": "inference", "reason": "3 stream failures in a row", "remaining_s": None},
+        "d1": {"kind": "quarantine", "reason": "a decode leg failed", "remaining_s": 2.5},
+    }
+    assert state["breaker"] == {"failures": {"d0": {"stream": 2}}, "verifying": ["d0", "p1"]}
     assert state["ha"]["store"] == {"mode": "standalone", "latency_ms": 0.4, "failures": 2}
     assert state["http_pools"]["data"]["busy"] == 2
     assert (state["serving"]["attempts"], state["admission"]["limit"]) == (11, 512)

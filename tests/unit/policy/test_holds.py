@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from narwhal.policy.holds import HoldKind, Holds, HoldView, told_quarantines
+from narwhal.model.standing import HoldKind, HoldView
+from narwhal.policy.holds import Holds, told_quarantines
 
 NOW = 100.0
 

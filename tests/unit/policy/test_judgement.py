@@ -126,7 +126,7 @@ def test_after_timeouts_a_good_health_check_is_followed_by_an_inference_probe_wi
     effects = fleet.step(HealthProbed("d0", GOOD), NOW)
     assert effects == (ProbeWanted(INFERENCE, "d0", "p1"),)
     assert fleet.eligible("d0", NOW)
-    assert fleet.failures() == {}
+    assert fleet.standing(NOW).failures == {}
 
 
 def test_after_overload_a_good_health_check_is_the_end_of_it() -> None:
@@ -147,9 +147,9 @@ def test_a_timeout_among_successes_is_forgotten_at_the_next_good_health_check() 
     fleet = fleet_of()
     failed(fleet, "d0", C.TIMEOUT)
     fleet.step(LegSucceeded("d0", Leg.DECODE), NOW)
-    assert fleet.failures() == {"d0": {"timeout": 1}}
+    assert fleet.standing(NOW).failures == {"d0": {"timeout": 1}}
     assert fleet.step(LivenessSwept("d0", GOOD), NOW) == ()
-    assert fleet.failures() == {}
+    assert fleet.standing(NOW).failures == {}
 
 
 def test_missed_sweeps_eject() -> None:
@@ -162,7 +162,7 @@ def test_missed_sweeps_eject() -> None:
 def test_a_missed_sweep_while_streams_bring_bytes_is_overload() -> None:
     fleet = fleet_of(liveness_misses=1)
     assert fleet.step(LivenessSwept("p0", BAD, streaming=True), NOW) == ()
-    assert fleet.failures() == {"p0": {"overload": 1}}
+    assert fleet.standing(NOW).failures == {"p0": {"overload": 1}}
     assert fleet.eligible("p0", NOW)
 
 
@@ -178,7 +178,7 @@ def test_evidence_of_an_unknown_engine_is_nothing() -> None:
     ):
         for _ in range(4):
             assert fleet.step(evidence, NOW) == ()
-    assert (fleet.failures(), fleet.standings.ejected()) == ({}, ())
+    assert (fleet.standing(NOW).failures, fleet.standings.ejected()) == ({}, ())
 
 
 # --- section 3: holds and their probes -----------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_both_legs_good_ends_the_hold_and_clears_its_streaks() -> None:
     effects = fleet.step(InferenceProbed("d0", GOOD, "p1"), NOW)
     assert told(effects) == [("hold_ended", "d0")]
     assert fleet.eligible("d0", NOW)
-    assert fleet.failures() == {"d0": {"timeout": 1}}
+    assert fleet.standing(NOW).failures == {"d0": {"timeout": 1}}
     assert fleet.standings.verifying() == ()
 
 
@@ -256,7 +256,7 @@ def test_a_bad_health_check_while_streams_bring_bytes_is_overload_and_is_repeate
     fleet = fleet_of()
     failed(fleet, "d0", C.TIMEOUT, times=3)
     assert fleet.step(HealthProbed("d0", BAD, streaming=True), NOW) == ()
-    assert fleet.failures() == {"d0": {"overload": 1, "timeout": 3}}
+    assert fleet.standing(NOW).failures == {"d0": {"overload": 1, "timeout": 3}}
     assert wanted(fleet.tick(NOW + 1)) == [ProbeWanted(HEALTH, "d0")]
 
 
@@ -356,7 +356,7 @@ def test_a_successful_answer_clears_its_classes(good: Any, left: set[str]) -> No
         failed(fleet, "d0", failure)
     fleet.step(LivenessSwept("d0", BAD), NOW)
     fleet.step(good, NOW)
-    assert set(fleet.failures()["d0"]) == left
+    assert set(fleet.standing(NOW).failures["d0"]) == left
 
 
 # --- section 5: ejection and readmission ---------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_when_every_check_passed_it_is_back_with_a_clean_slate() -> None:
     checks = (Check("health", "passed"), Check("kv_transfer", "skipped"), Check("final_health", "passed"))
     assert told(fleet.step(Validated("d0", checks), NOW)) == [("readmission", "d0")]
     assert fleet.eligible("d0", NOW)
-    assert (fleet.failures(), fleet.standings.verifying()) == ({}, ())
+    assert (fleet.standing(NOW).failures, fleet.standings.verifying()) == ({}, ())
 
 
 def test_a_failed_check_leaves_it_out_with_the_check_s_name_told_once() -> None:
@@ -462,7 +462,8 @@ def test_streaks_travel_and_their_engines_are_probed_not_trusted() -> None:
     failed(fleet, "d1", C.TIMEOUT, times=2)
     failed(fleet, "p0", C.CONNECTION)
     successor = handed_over(fleet)
-    assert successor.failures() == {"d0": {"stream": 2}, "d1": {"timeout": 2}, "p0": {"connection": 1}}
+    streaks = {"d0": {"stream": 2}, "d1": {"timeout": 2}, "p0": {"connection": 1}}
+    assert successor.standing(LATER).failures == successor.export(LATER).streaks == streaks
     assert successor.available(LATER) == ("d0", "d1", "p0", "p1")
     asked = wanted(successor.tick(LATER))
     assert asked == [ProbeWanted(HEALTH, "d1"), ProbeWanted(HEALTH, "p0"), ProbeWanted(INFERENCE, "d0")]

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from narwhal.model.engine import Leg
-from narwhal.policy.holds import HoldKind
+from narwhal.model.standing import HoldKind
 from narwhal.policy.membership import Standing, standing, takes_last
 
 HOLDS = (None, HoldKind.QUARANTINE, HoldKind.INFERENCE)

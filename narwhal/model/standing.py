@@ -1,0 +1,37 @@
+"""How engines stand: the words and views of holds, streaks and ejections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class HoldKind(StrEnum):
+    """A quarantine ends at its time, an inference hold by a probe."""
+
+    QUARANTINE = "quarantine"
+    INFERENCE = "inference"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldView:
+    """One hold as people see it. `remaining_s` is None for an inference hold."""
+
+    kind: HoldKind
+    reason: str
+    remaining_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StandingView:
+    """Who is suspected, held or out at one instant; every list and mapping sorted.
+
+    `failures` maps engine ID to class to failures in a row, `holds` engine ID to the hold that counts.
+    `verifying`: engines that owe a health check or an inference probe.
+    """
+
+    failures: Mapping[str, Mapping[str, int]]
+    verifying: tuple[str, ...]
+    ejected: tuple[str, ...]
+    holds: Mapping[str, HoldView]
