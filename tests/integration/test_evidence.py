@@ -45,13 +45,13 @@ async def said_after(
         response = await rig.http.post(COMPLETIONS, json={**PROMPT, "stream": False})
         stand.engine.recover()
         await until_settled(rig, stands)
-        return response.status_code, list(rig.evidence.said)
+        return response.status_code, list(rig.heard.evidence)
 
 
 async def test_legs_that_end_well_are_said_once_each():
     async with fleet(engine=CHEAP) as (rig, _):
         assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 200
-        prefill, decode = rig.evidence.said
+        prefill, decode = rig.heard.evidence
     assert isinstance(prefill, LegSucceeded)
     assert (prefill.iid, prefill.leg, prefill.peer) == ("e0", P, "")
     assert prefill.remote_engine_id, "the producer's own ID as its KV handoff names it"
@@ -61,14 +61,14 @@ async def test_legs_that_end_well_are_said_once_each():
 async def test_a_decode_on_its_producer_crossed_nothing():
     async with fleet("p", engine=CHEAP) as (rig, _):
         await rig.http.post(COMPLETIONS, json=PROMPT)
-        assert rig.evidence.said[1] == LegSucceeded("e0", D, peer="")
+        assert rig.heard.evidence[1] == LegSucceeded("e0", D, peer="")
 
 
 async def test_a_count_that_came_says_nothing():
     async with fleet() as (rig, stands):
         await rig.http.post(COMPLETIONS, json=PROMPT)
         assert legs(stands[0])["tokenize"] == 1
-        assert len(rig.evidence.said) == 2
+        assert len(rig.heard.evidence) == 2
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_the_digest_is_that_of_the_clients_body_also_after_output():
         for fault in ("status", "close"):
             order(stands[1], fault, leg="decode", count=1, **({"status": 500} if fault == "status" else {}))
             await rig.http.post(COMPLETIONS, content=body)
-        digests = {one.request for one in rig.evidence.said if isinstance(one, LegFailed)}
+        digests = {one.request for one in rig.heard.evidence if isinstance(one, LegFailed)}
     assert digests == {hashlib.blake2b(body, digest_size=16).digest()}
 
 
@@ -132,7 +132,7 @@ async def test_an_engine_that_is_gone_is_a_closed_door():
     async with fleet(engine=CHEAP) as (rig, stands):
         order(stands[1], "refuse")
         await rig.http.post(COMPLETIONS, json=PROMPT)
-        failed = rig.evidence.said[-1]
+        failed = rig.heard.evidence[-1]
     assert isinstance(failed, LegFailed)
     assert (failed.failure, failed.way, failed.request) == (F.CONNECTION, "connection:connect", b"")
 
@@ -160,7 +160,7 @@ async def test_a_failed_count_is_said_and_fails_no_request(fault, way):
     async with fleet(engine=engine_settings(tokenize_timeout_s=0.2)) as (rig, stands):
         stands[0].engine.order(parse_fault({**fault, "leg": "tokenize"}))
         assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 200
-        failed, *well = rig.evidence.said
+        failed, *well = rig.heard.evidence
     assert isinstance(failed, LegFailed)
     assert (failed.iid, failed.leg, failed.way, failed.request) == ("e0", P, way, b"")
     assert [type(one) for one in well] == [LegSucceeded, LegSucceeded]
@@ -177,7 +177,7 @@ async def test_a_client_that_leaves_is_no_evidence():
         client.cancel()
         await asyncio.wait((client,))
         await until_settled(rig, stands)
-        assert rig.evidence.said == []
+        assert rig.heard.evidence == []
 
 
 async def test_the_requests_own_deadline_is_no_evidence():
@@ -190,7 +190,7 @@ async def test_the_requests_own_deadline_is_no_evidence():
             order(stand, "hang", leg=leg, count=1)
             response = await rig.http.post(COMPLETIONS, json=PROMPT)
             assert error_of(response)["type"] == "request_expired"
-        assert [one for one in rig.evidence.said if not isinstance(one, LegSucceeded)] == []
+        assert [one for one in rig.heard.evidence if not isinstance(one, LegSucceeded)] == []
 
 
 async def test_our_own_full_pool_is_no_evidence():
@@ -203,7 +203,7 @@ async def test_our_own_full_pool_is_no_evidence():
         response = await rig.http.post(COMPLETIONS, json=PROMPT)
         rig.client._seats.give()
         assert (response.status_code, error_of(response)["code"]) == (504, "prefill")
-        assert rig.evidence.said == []
+        assert rig.heard.evidence == []
         await until_settled(rig, stands)
 
 
@@ -214,7 +214,7 @@ async def test_a_timeout_while_our_loop_stood_still_blames_nobody():
         order(stands[1], "silent_first_token", leg="decode", count=1)
         response = await rig.http.post(COMPLETIONS, json=PROMPT)
         assert response.status_code == 504
-        assert [type(one) for one in rig.evidence.said] == [LegSucceeded]
+        assert [type(one) for one in rig.heard.evidence] == [LegSucceeded]
 
 
 def test_an_answer_that_came_while_our_loop_stood_still_is_taken() -> None:
@@ -232,7 +232,7 @@ def test_an_answer_that_came_while_our_loop_stood_still_is_taken() -> None:
             await until(lambda: bool(rig.fleet.resident()["e1"].decode) and rig.client.pool().busy == 1)
             await asyncio.sleep(0.02)
             asyncio.get_running_loop().call_soon(time.sleep, 1.4)
-            return (await asked).status_code, list(rig.evidence.said)
+            return (await asked).status_code, list(rig.heard.evidence)
 
     with engine_process(2) as engines:
         engines.engines[1].order("slow_first_token", leg="decode", seconds=0.3)

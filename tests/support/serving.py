@@ -41,7 +41,7 @@ from narwhal.serving.sizing import Sizer
 from narwhal.serving.waiting_room import WaitingRoom
 from narwhal.serving.witness import Witness
 from narwhal.telemetry.recorder import MemoryRecorder
-from tests.support.evidence import NotedEvidence
+from tests.support.evidence import Heard
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Rig:
     card: Card
     client: LeanClient
     room: WaitingRoom
-    evidence: NotedEvidence
+    heard: Heard
     retries: Retries
     http: httpx.AsyncClient
 
@@ -115,8 +115,8 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
     )
     control = ControlCheck(options.gate or LocalGate(), clock)
     ledger = Ledger(fleet=fleet, totals=totals, recorder=recorder, clock=clock)
-    evidence = NotedEvidence()
-    witness = Witness(evidence, stood_still_s=options.stood_still_s)
+    heard = Heard()
+    witness = Witness(heard, stood_still_s=options.stood_still_s)
     doors = Doors(Admission(config.serving), control=control, fleet=fleet, clock=clock)
     retries = Retries(RetryPolicy(config.serving), clock=clock, draw=options.draw)
     handler = Handler(
@@ -138,7 +138,7 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
         _served(DataFirst(views, Starlette(routes=data_routes(views)))) as url,
         httpx.AsyncClient(base_url=url) as http,
     ):
-        yield Rig(url, fleet, ledger, totals, recorder, card, client, doors.room, evidence, retries, http)
+        yield Rig(url, fleet, ledger, totals, recorder, card, client, doors.room, heard, retries, http)
         await http.aclose()
     await client.aclose()
 

@@ -21,7 +21,7 @@ from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, LegAnswered, LegFailed, LegSucceeded
 from narwhal.model.request import SHORT_BODY, Api, InferenceRequest
 from narwhal.serving.witness import Witness
-from tests.support.evidence import NotedEvidence
+from tests.support.evidence import Heard
 
 
 def request(body: bytes = b'{"prompt": "x"}') -> InferenceRequest:
@@ -44,7 +44,7 @@ DIGEST = hashlib.blake2b(request().body, digest_size=16).digest()
 
 class Rig:
     def __init__(self, *, stood_still_s: float = 0.0) -> None:
-        self.sink = NotedEvidence()
+        self.sink = Heard()
         self.asked: list[float] = []
         self.witness = Witness(self.sink, stood_still_s=lambda within_s: self._still(within_s, stood_still_s))
 
@@ -55,14 +55,14 @@ class Rig:
     def failed(self, error: EngineError, *, leg: Leg = Leg.DECODE, peer: str = "") -> list[object]:
         error.iid = "e1"
         self.witness.failed(error, leg, request=request(), peer=peer)
-        return list(self.sink.said)
+        return list(self.sink.evidence)
 
 
 def test_a_leg_that_ended_well_is_said_with_its_peer() -> None:
     rig = Rig()
     rig.witness.succeeded("e0", Leg.PREFILL, remote_engine_id="uuid-1")
     rig.witness.succeeded("e1", Leg.DECODE, peer="e0")
-    assert rig.sink.said == [
+    assert rig.sink.evidence == [
         LegSucceeded("e0", Leg.PREFILL, "", "uuid-1"),
         LegSucceeded("e1", Leg.DECODE, "e0", ""),
     ]
@@ -166,7 +166,7 @@ def test_a_suspected_request_has_the_engines_status_or_502(error: EngineError, w
         rig.failed(error)
     assert (raised.value.status, raised.value.iid, raised.value.leg) == (status, "e1", "decode")
     assert raised.value.__cause__ is error
-    assert len(rig.sink.said) == 1
+    assert len(rig.sink.evidence) == 1
 
 
 def test_a_closed_door_is_no_poison_whatever_the_judge_thinks() -> None:
@@ -182,7 +182,7 @@ def test_a_failed_count_is_said_without_the_request() -> None:
     rig = Rig()
     rig.witness.not_counted(EngineRefused("status 500", iid="e0", status=500))
     failure = FailureClass.INFERENCE_STATUS
-    assert rig.sink.said == [
+    assert rig.sink.evidence == [
         LegFailed("e0", Leg.PREFILL, failure, "tokenize:inference_status:500", "token count: status 500")
     ]
 
@@ -191,7 +191,7 @@ def test_a_failed_count_is_said_without_the_request() -> None:
 def test_an_answer_to_a_count_says_nothing(error: EngineError) -> None:
     rig = Rig()
     rig.witness.not_counted(error)
-    assert rig.sink.said == []
+    assert rig.sink.evidence == []
 
 
 # --- digests ---------------------------------------------------------------------------------------

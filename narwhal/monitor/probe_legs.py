@@ -1,0 +1,137 @@
+"""What a probe sends: health, and the two legs of a completion of our own, over the control pool.
+
+The prompt is token IDs, so that its length is known whatever the tokenizer, and fresh ones each time: an
+engine that still has the prompt's blocks in its prefix cache would pull nothing and prove nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+import orjson
+
+from narwhal.errors import EngineError, EngineRefused, PoolExhausted, StaleEpoch
+from narwhal.model.evidence import ProbeOutcome
+from narwhal.model.request import Api, InferenceRequest
+from narwhal.model.settings import EngineSettings
+from narwhal.ports import ControlClient, ControlGate, Dialect, EngineReply, KvDescriptor
+
+HEALTH_PATH = "/health"
+PROMPT_TOKENS = 160
+"""More than one KV block of any usual size (16 to 128 tokens): a shorter prompt may hand off nothing."""
+ANSWER_TOKENS = 4
+"""Finds out a stream that stalls behind its first token, too."""
+_LOWEST_ID, _IDS = 20, 200
+"""Token IDs are 20 to 219: every vocabulary has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the legs use and what bounds them: `health_s` one health check, `leg_s` one leg, in seconds."""
+
+    model: str
+    health_s: float
+    leg_s: float
+
+    @classmethod
+    def by(cls, settings: EngineSettings, *, model: str) -> Probed:
+        leg_s = max(settings.first_token_timeout_s, settings.health_timeout_s)
+        return cls(model, settings.health_timeout_s, leg_s)
+
+
+class ProbeLegs:
+    """Each call raises EngineError with `iid` set: the engine whose leg it was.
+
+    A stale epoch has been told to the gate by then.
+    """
+
+    def __init__(
+        self, control: ControlClient, dialect: Dialect, *, gate: ControlGate, probed: Probed
+    ) -> None:
+        self._control = control
+        self._dialect = dialect
+        self._gate = gate
+        self._probed = probed
+
+    async def health(self, iid: str) -> None:
+        """Returns after a 200."""
+        await self.ask(iid, HEALTH_PATH)
+
+    async def ask(self, iid: str, path: str) -> bytes:
+        """Body of a 200, within the time of a health check."""
+        reply = await self._told(iid, self._control.get(iid, path, timeout_s=self._probed.health_s))
+        if reply.status != 200:
+            raise EngineRefused(f"{path} answered {reply.status}", iid=iid, status=reply.status)
+        return reply.body
+
+    async def complete(self, iid: str) -> None:
+        """A direct completion of one token."""
+        await self._decode(iid, own_request(self._probed.model, tokens=1))
+
+    async def local(self, iid: str) -> None:
+        """Both legs on one engine."""
+        request = own_request(self._probed.model, tokens=ANSWER_TOKENS)
+        await self._prefill(iid, request)
+        await self._decode(iid, request)
+
+    async def transfer(self, producer: str, consumer: str) -> None:
+        """A prefill leg on one engine and the decode leg that pulls its KV on another."""
+        request = own_request(self._probed.model, tokens=ANSWER_TOKENS)
+        descriptor = await self._prefill(producer, request)
+        await self._decode(consumer, request, descriptor=descriptor)
+
+    async def _prefill(self, iid: str, request: InferenceRequest) -> KvDescriptor:
+        return self._dialect.read_prefill(await self._post(iid, self._dialect.prefill_body(request)), iid)
+
+    async def _decode(
+        self, iid: str, request: InferenceRequest, *, descriptor: KvDescriptor | None = None
+    ) -> None:
+        body = self._dialect.decode_body(request, descriptor)
+        self._dialect.read_decode(await self._post(iid, body), iid)
+
+    async def _post(self, iid: str, body: bytes) -> EngineReply:
+        leg_s = self._probed.leg_s
+        return await self._told(
+            iid, self._control.post(iid, Api.COMPLETIONS.value, body=body, timeout_s=leg_s)
+        )
+
+    async def _told(self, iid: str, call: Awaitable[EngineReply]) -> EngineReply:
+        try:
+            return await call
+        except EngineError as error:
+            error.iid = iid
+            if isinstance(error, StaleEpoch):
+                self._gate.overruled(iid, error.epoch)
+            raise
+
+
+def own_request(model: str, *, tokens: int) -> InferenceRequest:
+    """A known-good completion with a prompt that no engine has seen; `tokens`: length of the answer."""
+    prompt = [_LOWEST_ID + byte % _IDS for byte in os.urandom(PROMPT_TOKENS)]
+    fields = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "stream": True}
+    return InferenceRequest(
+        api=Api.COMPLETIONS,
+        rid="",
+        client_rid=None,
+        fields=fields,
+        body=orjson.dumps(fields),
+        stream=True,
+        include_usage=False,
+        return_token_ids=False,
+        arrived_at=0.0,
+        arrived_wall=0.0,
+    )
+
+
+def is_ours(error: EngineError) -> bool:
+    """It tells nothing of the engine: our own pool, our own epoch."""
+    return isinstance(error, PoolExhausted | StaleEpoch)
+
+
+def outcome_for(iid: str, error: EngineError) -> ProbeOutcome:
+    """What a leg's error says about `iid`, one of the engines that took part."""
+    if is_ours(error) or error.iid != iid:
+        return ProbeOutcome.INCONCLUSIVE
+    return ProbeOutcome.BAD

@@ -1,0 +1,131 @@
+"""Probes: looks at one engine or one edge, beside everything else, and says what they showed.
+
+| probe | sends | good | bad | inconclusive |
+| --- | --- | --- | --- | --- |
+| health | `GET /health` | 200 | anything else | ours |
+| inference | a prefill leg and a decode leg | both well | the suspect's leg | ours, the producer's leg |
+| edge | the same from producer to consumer | both well | the consumer's leg | ours, the producer's leg |
+| readmission | the checks of failures.md section 7 | all passed | one failed | ours, the peers' legs |
+
+Ours: the control pool had no connection, the probe was cancelled, the engine knows a higher epoch.
+At most one probe of a kind runs on an engine; one more that is wanted meanwhile is not begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from narwhal.errors import EngineError, EngineRefused
+from narwhal.model.effect import ProbeKind, ProbeWanted
+from narwhal.model.evidence import (
+    EdgeProbed,
+    Evidence,
+    HealthProbed,
+    InferenceProbed,
+    ProbeOutcome,
+    Validated,
+)
+from narwhal.monitor.beside import Beside
+from narwhal.monitor.probe_legs import ProbeLegs, outcome_for
+from narwhal.monitor.validation import Validation
+from narwhal.ports import EvidenceSink
+
+Key = tuple[ProbeKind, str, str]
+
+CANCELLED = "the probe was cancelled"
+
+
+class Prober:
+    """Main loop only. `wanted` never waits."""
+
+    def __init__(self, legs: ProbeLegs, validation: Validation, *, sink: EvidenceSink) -> None:
+        self._legs = legs
+        self._validation = validation
+        self._sink = sink
+        self._beside: Beside[Key] = Beside()
+        self._turns: dict[str, asyncio.Lock] = {}
+        """Edges are many to one engine: their probes take turns there."""
+        self._looks: dict[ProbeKind, Callable[[ProbeWanted], Awaitable[Evidence]]] = {
+            ProbeKind.HEALTH: self._health,
+            ProbeKind.INFERENCE: self._inference,
+            ProbeKind.EDGE: self._edge,
+            ProbeKind.READMISSION: self._readmission,
+        }
+
+    def wanted(self, probe: ProbeWanted) -> None:
+        """Begins the probe soon, unless one of its kind is under way on that engine."""
+        key = _key(probe)
+        self._beside.begin(key, partial(self._look, key, probe))
+
+    def running(self, kind: ProbeKind, iid: str) -> bool:
+        """A probe of that kind is under way; not for edges."""
+        return (kind, iid, "") in self._beside
+
+    def take_in(self) -> None:
+        """Raises what a probe ended with if that was not the engine's doing."""
+        self._beside.take_in()
+
+    def abandon(self) -> None:
+        """Ends every probe unsaid: what began under another ownership is no evidence in this one."""
+        self._beside.abandon()
+
+    async def aclose(self) -> None:
+        await self._beside.aclose()
+
+    # --- one probe -------------------------------------------------------------------------------
+
+    async def _look(self, key: Key, probe: ProbeWanted) -> None:
+        evidence = await self._looks[probe.kind](probe)
+        # Before it is judged: the verdict may want the next probe of the kind at once.
+        self._beside.over(key)
+        self._sink.report(evidence)
+
+    async def _health(self, probe: ProbeWanted) -> Evidence:
+        outcome, detail, _ = await _judged(self._legs.health(probe.iid), probe.iid)
+        return HealthProbed(probe.iid, outcome, detail)
+
+    async def _inference(self, probe: ProbeWanted) -> Evidence:
+        iid, producer = probe.iid, probe.producer
+        local = not producer or producer == iid
+        legs = self._legs.local(iid) if local else self._legs.transfer(producer, iid)
+        outcome, detail, status = await _judged(legs, iid)
+        return InferenceProbed(iid, outcome, "" if local else producer, detail, status)
+
+    async def _edge(self, probe: ProbeWanted) -> Evidence:
+        async with self._turns.setdefault(probe.iid, asyncio.Lock()):
+            outcome, detail, _ = await _judged(self._legs.transfer(probe.producer, probe.iid), probe.iid)
+        return EdgeProbed(probe.producer, probe.iid, outcome, detail)
+
+    async def _readmission(self, probe: ProbeWanted) -> Evidence:
+        try:
+            return await self._validation.run(probe.iid)
+        except asyncio.CancelledError:
+            if _we_are_cancelled():
+                raise
+            return Validated(probe.iid, (), conclusive=False)
+
+
+def _key(probe: ProbeWanted) -> Key:
+    return (probe.kind, probe.iid, probe.producer if probe.kind is ProbeKind.EDGE else "")
+
+
+async def _judged(legs: Awaitable[None], suspect: str) -> tuple[ProbeOutcome, str, int]:
+    """Outcome, detail and the status that failed it (0 = none)."""
+    try:
+        await legs
+    except EngineError as error:
+        status = error.status if isinstance(error, EngineRefused) else 0
+        return outcome_for(suspect, error), str(error), status
+    except asyncio.CancelledError:
+        if _we_are_cancelled():
+            raise
+        return ProbeOutcome.INCONCLUSIVE, CANCELLED, 0
+    return ProbeOutcome.GOOD, "", 200
+
+
+def _we_are_cancelled() -> bool:
+    """The probe itself, and not only a call that it made: nobody is left to be told."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

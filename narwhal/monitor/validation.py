@@ -1,0 +1,174 @@
+"""The readmission checks of one engine, in order; the first that fails ends them (failures.md section 7).
+
+A validation is a list of named steps, so that each occasion owes its own: an automatic readmission without
+an engine contract skips `attestation` and `process`; a readmission after planned maintenance brings its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import orjson
+
+from narwhal.errors import EngineError
+from narwhal.model.evidence import Check, Validated
+from narwhal.monitor.probe_legs import ProbeLegs, is_ours
+from narwhal.policy.readmission import (
+    ATTESTATION,
+    FAILED,
+    FINAL_HEALTH,
+    GENERATION,
+    HEALTH,
+    KV_TRANSFER,
+    MODEL,
+    PASSED,
+    PROCESS,
+    SKIPPED,
+    TransferPeers,
+)
+
+MODELS_PATH = "/v1/models"
+
+Result = tuple[str, str]
+"""Outcome and detail of a check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One named check. `run` takes an engine ID and gives outcome and detail, None where the check could not
+    be made and that says nothing of the engine; an EngineError is a failed check in its own words."""
+
+    name: str
+    run: Callable[[str], Awaitable[Result | None]]
+
+
+class Validation:
+    """Runs its steps on one engine at a time or on many."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = tuple(steps)
+
+    async def run(self, iid: str) -> Validated:
+        """Never raises for what an engine does."""
+        checks: list[Check] = []
+        for step in self._steps:
+            result = await _result(step, iid)
+            if result is None:
+                return Validated(iid, tuple(checks), conclusive=False)
+            checks.append(Check(step.name, *result))
+            if result[0] == FAILED:
+                break
+        return Validated(iid, tuple(checks))
+
+
+async def _result(step: Step, iid: str) -> Result | None:
+    try:
+        return await step.run(iid)
+    except EngineError as error:
+        return None if is_ours(error) else (FAILED, str(error))
+
+
+def automatic_steps(
+    legs: ProbeLegs, *, model: str, peers: Callable[[str], TransferPeers], attestation: Step
+) -> tuple[Step, ...]:
+    """What an ejected engine owes. `peers` tells whom it exchanges KV with, at that moment."""
+    return (
+        Step(HEALTH, partial(_health, legs)),
+        attestation,
+        Step(MODEL, partial(_model, legs, model=model)),
+        skipped(PROCESS, "no planned maintenance: the running process is fine"),
+        Step(GENERATION, partial(_generation, legs)),
+        Step(KV_TRANSFER, partial(_kv_transfer, legs, peers=peers)),
+        Step(FINAL_HEALTH, partial(_health, legs)),
+    )
+
+
+def skipped(name: str, why: str) -> Step:
+    """A check that is not owed, kept in the record with the reason."""
+
+    async def skip(iid: str) -> Result:
+        return SKIPPED, why
+
+    return Step(name, skip)
+
+
+NO_ATTESTATION = skipped(ATTESTATION, "the fleet has no engine contract")
+
+
+async def _health(legs: ProbeLegs, iid: str) -> Result:
+    await legs.health(iid)
+    return PASSED, ""
+
+
+async def _model(legs: ProbeLegs, iid: str, *, model: str) -> Result:
+    listed = listed_models(await legs.ask(iid, MODELS_PATH))
+    if model in listed:
+        return PASSED, ""
+    return FAILED, f"lists {', '.join(listed) or 'no model'}, not {model}"
+
+
+def listed_models(body: bytes) -> tuple[str, ...]:
+    """IDs in an engine's model list; empty where the body is none."""
+    try:
+        return tuple(str(row["id"]) for row in orjson.loads(body)["data"])
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+async def _generation(legs: ProbeLegs, iid: str) -> Result:
+    await legs.complete(iid)
+    return PASSED, ""
+
+
+# --- transfers ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    """How one went. `error` None: well."""
+
+    producer: str
+    consumer: str
+    error: EngineError | None
+
+    def __str__(self) -> str:
+        return f"{self.producer} -> {self.consumer}" + (f": {self.error}" if self.error else "")
+
+
+async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], TransferPeers]) -> Result | None:
+    """One good transfer in a direction proves it: what fails beside it is the edge's matter, not the
+    engine's (section 9)."""
+    now = peers(iid)
+    produced = await _transfers(legs, [(iid, peer) for peer in now.produces_to])
+    consumed = await _transfers(legs, [(peer, iid) for peer in now.consumes_from])
+    if not produced and not consumed:
+        return SKIPPED, "no live peer"
+    for direction in (produced, consumed):
+        if direction and all(one.error is not None for one in direction):
+            told = [one for one in direction if _tells_of(one, iid)]
+            return (FAILED, "; ".join(map(str, told))) if told else None
+    broken = [one for one in (*produced, *consumed) if one.error is not None]
+    return PASSED, "; ".join(str(one) for one in broken)
+
+
+async def _transfers(legs: ProbeLegs, pairs: Sequence[tuple[str, str]]) -> list[_Transfer]:
+    return list(
+        await asyncio.gather(*(_transfer(legs, producer, consumer=consumer) for producer, consumer in pairs))
+    )
+
+
+async def _transfer(legs: ProbeLegs, producer: str, *, consumer: str) -> _Transfer:
+    try:
+        await legs.transfer(producer, consumer)
+    except EngineError as error:
+        return _Transfer(producer, consumer, error)
+    return _Transfer(producer, consumer, None)
+
+
+def _tells_of(transfer: _Transfer, iid: str) -> bool:
+    """A peer's own prefill says nothing of the consumer; its decode pulled from the producer."""
+    error = transfer.error
+    return error is not None and not is_ours(error) and (transfer.producer == iid or error.iid == iid)

@@ -1,0 +1,349 @@
+"""Probes and readmission checks over real sockets, against simulated engines that misbehave on order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from narwhal.cluster.local import LocalGate
+from narwhal.engine.control import LeanControl
+from narwhal.engine.dialect import make_dialect
+from narwhal.model.effect import ProbeKind, ProbeWanted
+from narwhal.model.evidence import (
+    EdgeProbed,
+    HealthProbed,
+    InferenceProbed,
+    ProbeOutcome,
+    Validated,
+)
+from narwhal.monitor.probe_legs import Probed, ProbeLegs
+from narwhal.monitor.prober import Prober
+from narwhal.monitor.validation import NO_ATTESTATION, Validation, automatic_steps
+from narwhal.policy.readmission import ORDER, TransferPeers
+from narwhal.ports import ControlClient
+from narwhal.sim.engine import SimEngine
+from narwhal.sim.faults import parse_fault
+from narwhal.sim.rack import Stand
+from tests.support.engines import engines_here
+from tests.support.evidence import Heard
+from tests.support.scripted import until
+from tests.support.serving import specs
+
+GOOD, BAD, INCONCLUSIVE = ProbeOutcome.GOOD, ProbeOutcome.BAD, ProbeOutcome.INCONCLUSIVE
+BUDGET_S = 0.5
+"""Of each leg, where something hangs on purpose."""
+
+
+@dataclass
+class Gate(LocalGate):
+    """Keeps what engines said of our epoch."""
+
+    told: list[tuple[str, int]] = field(default_factory=list)
+    shutting_down: bool = False
+
+    def overruled(self, iid: str, epoch: int) -> bool:
+        self.told.append((iid, epoch))
+        return True
+
+
+@dataclass
+class Rig:
+    stands: list[Stand]
+    gate: Gate
+    heard: Heard
+    prober: Prober
+    control: ControlClient
+    peers: TransferPeers = field(default_factory=TransferPeers)
+
+    def engine(self, number: int) -> SimEngine:
+        return self.stands[number].engine
+
+    def order(self, number: int, fault: str, **fields: Any) -> None:
+        self.engine(number).order(parse_fault({"fault": fault, **fields}))
+
+    async def look(self, kind: ProbeKind, iid: str, producer: str = "") -> Any:
+        """What one probe showed."""
+        before = len(self.heard.evidence)
+        self.prober.wanted(ProbeWanted(kind, iid, producer))
+        await until(lambda: self.said(before + 1), f"a {kind} probe of {iid}")
+        return self.heard.evidence[-1]
+
+    def said(self, count: int) -> bool:
+        """So much evidence has come; raises the bug that keeps it from coming."""
+        self.prober.take_in()
+        return len(self.heard.evidence) >= count
+
+    async def validate(self, iid: str = "e0") -> dict[str, str]:
+        """Check name to outcome, with the detail of one that failed."""
+        validated = await self.look(ProbeKind.READMISSION, iid)
+        assert isinstance(validated, Validated)
+        assert validated.conclusive
+        return {
+            check.name: f"failed: {check.detail}" if check.outcome == "failed" else check.outcome
+            for check in validated.checks
+        }
+
+
+@asynccontextmanager
+async def rig(count: int = 3, *, connections: int = 16, budget_s: float = 5.0) -> AsyncIterator[Rig]:
+    """Engines e0, e1, e2... Which of them transfer with a validated one, `peers` says."""
+    async with engines_here(count) as stands:
+        engines = specs(stands, roles="p" + "d" * (count - 1))
+        gate, heard = Gate(), Heard()
+        control = LeanControl(engines, connections=connections, connect_timeout_s=1.0, stamp=lambda: "demo/5")
+        dialect = make_dialect("vllm", "nixl")
+        legs = ProbeLegs(control, dialect, gate=gate, probed=Probed("simulated", budget_s, budget_s))
+        steps = automatic_steps(
+            legs, model="simulated", peers=lambda iid: made.peers, attestation=NO_ATTESTATION
+        )
+        prober = Prober(legs, Validation(steps), sink=heard)
+        made = Rig(list(stands), gate, heard, prober, control)
+        try:
+            yield made
+        finally:
+            await prober.aclose()
+            await control.aclose()
+        prober.take_in()
+        assert control.pool().busy == 0
+
+
+# --- health ------------------------------------------------------------------------------------------
+
+
+async def test_a_health_probe_is_good_with_a_200_and_with_nothing_else():
+    async with rig(budget_s=BUDGET_S) as made:
+        assert await made.look(ProbeKind.HEALTH, "e0") == HealthProbed("e0", GOOD)
+        made.engine(0).healthy_no_more = True
+        assert (await made.look(ProbeKind.HEALTH, "e0")).outcome is BAD
+        made.order(1, "hang", leg="health")
+        assert (await made.look(ProbeKind.HEALTH, "e1")).outcome is BAD
+        made.order(2, "refuse")
+        assert (await made.look(ProbeKind.HEALTH, "e2")).outcome is BAD
+
+
+# --- inference ---------------------------------------------------------------------------------------
+
+
+async def test_a_local_probe_runs_both_legs_on_the_suspect():
+    async with rig() as made:
+        assert await made.look(ProbeKind.INFERENCE, "e1") == InferenceProbed("e1", GOOD, status=200)
+        seen = [one for one in made.engine(1).stats.seen if one.leg == "probe"]
+        assert len(seen) == 2
+        assert all(one.request.headers["x-narwhal-epoch"] == "demo/5" for one in seen)
+        assert len({one.request.headers["x-request-id"] for one in seen}) == 2
+        assert made.engine(0).stats.legs["probe"] == made.engine(2).stats.legs["probe"] == 0
+
+
+async def test_a_probe_across_an_edge_really_pulls():
+    async with rig() as made:
+        for pulled in (1, 2):
+            probed = await made.look(ProbeKind.INFERENCE, "e1", "e0")
+            assert probed == InferenceProbed("e1", GOOD, peer="e0", status=200)
+            assert made.engine(0).ledger.pulled == pulled
+
+
+async def test_a_stopped_core_answers_health_and_fails_the_inference_probe():
+    async with rig(budget_s=BUDGET_S) as made:
+        made.order(1, "core_stopped")
+        assert (await made.look(ProbeKind.HEALTH, "e1")).outcome is GOOD
+        assert (await made.look(ProbeKind.INFERENCE, "e1")).outcome is BAD
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        ({"fault": "status", "status": 401}, 401),
+        ({"fault": "status", "status": 500}, 500),
+        ({"fault": "silent_first_token"}, 0),
+        ({"fault": "stall", "after": 2}, 0),
+        ({"fault": "no_done"}, 0),
+        ({"fault": "abort"}, 0),
+        ({"fault": "error_in_200", "after": 1}, 0),
+        ({"fault": "rst", "after": 0}, 0),
+        ({"fault": "handoff", "variant": "missing"}, 0),
+    ],
+)
+async def test_whatever_ruins_a_leg_is_found_by_a_probe(fault: dict[str, Any], status: int):
+    async with rig(budget_s=BUDGET_S) as made:
+        made.engine(1).order(parse_fault(fault))
+        probed = await made.look(ProbeKind.INFERENCE, "e1")
+        assert (probed.outcome, probed.status) == (BAD, status)
+        assert probed.detail
+
+
+async def test_odd_framing_is_no_fault():
+    async with rig() as made:
+        for fault in ("crlf", "comments", "one_byte"):
+            made.engine(1).faults.clear()
+            made.order(1, fault)
+            assert (await made.look(ProbeKind.INFERENCE, "e1")).outcome is GOOD, fault
+
+
+async def test_a_broken_edge_is_seen_only_by_a_probe_that_crosses_it():
+    async with rig() as made:
+        made.order(1, "edge", port=made.engine(0).side.port)
+        assert (await made.look(ProbeKind.INFERENCE, "e1", "e0")).outcome is BAD
+        assert (await made.look(ProbeKind.INFERENCE, "e1", "e2")).outcome is GOOD
+        assert (await made.look(ProbeKind.INFERENCE, "e1")).outcome is GOOD
+
+
+async def test_a_producer_that_fails_says_nothing_of_the_consumer():
+    async with rig() as made:
+        for fault in ({"fault": "status", "status": 500}, {"fault": "handoff", "variant": "null"}):
+            made.engine(0).faults.clear()
+            made.engine(0).order(parse_fault(fault))
+            assert (await made.look(ProbeKind.INFERENCE, "e1", "e0")).outcome is INCONCLUSIVE
+        assert made.engine(1).stats.legs["probe"] == 0
+
+
+async def test_a_higher_epoch_is_the_gates_to_hear_and_no_evidence():
+    async with rig() as made:
+        made.engine(1).epochs.superseded_by(b"demo/9", b"probe")
+        for kind in (ProbeKind.HEALTH, ProbeKind.INFERENCE):
+            assert (await made.look(kind, "e1")).outcome is INCONCLUSIVE
+        assert not (await made.look(ProbeKind.READMISSION, "e1")).conclusive
+        assert made.gate.told == [("e1", 9)] * 3
+
+
+async def test_our_own_full_pool_says_nothing():
+    async with rig(connections=1, budget_s=BUDGET_S) as made:
+        made.order(2, "hang", leg="health")
+        taken = asyncio.create_task(made.control.get("e2", "/health", timeout_s=60.0))
+        await until(lambda: made.engine(2).stats.legs["health"], "the one connection is taken")
+        assert (await made.look(ProbeKind.HEALTH, "e0")).outcome is INCONCLUSIVE
+        assert (await made.look(ProbeKind.INFERENCE, "e0")).outcome is INCONCLUSIVE
+        assert not (await made.look(ProbeKind.READMISSION, "e0")).conclusive
+        taken.cancel()
+        await asyncio.wait({taken})
+
+
+# --- edges -------------------------------------------------------------------------------------------
+
+
+async def test_an_edge_is_good_or_bad_and_its_producers_own_failure_is_neither():
+    async with rig() as made:
+        assert await made.look(ProbeKind.EDGE, "e1", "e0") == EdgeProbed("e0", "e1", GOOD)
+        made.order(1, "edge", port=made.engine(0).side.port)
+        assert (await made.look(ProbeKind.EDGE, "e1", "e0")).outcome is BAD
+        made.order(0, "status", status=503)
+        assert (await made.look(ProbeKind.EDGE, "e1", "e0")).outcome is INCONCLUSIVE
+
+
+# --- who runs when -----------------------------------------------------------------------------------
+
+
+async def test_one_probe_of_a_kind_runs_on_an_engine_and_others_are_not_kept_waiting():
+    async with rig(budget_s=60.0) as made:
+        made.order(1, "hang")
+        for _ in range(5):
+            made.prober.wanted(ProbeWanted(ProbeKind.INFERENCE, "e1"))
+            made.prober.wanted(ProbeWanted(ProbeKind.HEALTH, "e1"))
+        await until(lambda: made.engine(1).stats.legs["health"], "the health probe has begun")
+        assert (await made.look(ProbeKind.INFERENCE, "e2")).outcome is GOOD
+        legs = made.engine(1).stats.legs
+        assert (legs["health"], legs["probe"]) == (1, 1)
+        assert made.prober.running(ProbeKind.HEALTH, "e1")
+        made.prober.abandon()
+        assert not made.prober.running(ProbeKind.HEALTH, "e1")
+        await until(lambda: made.engine(1).stats.aborted == 2, "the engine is let go")
+        made.engine(1).faults.clear()
+        assert (await made.look(ProbeKind.HEALTH, "e1")).outcome is GOOD
+        assert len(made.heard.evidence) == 2, "what was abandoned is not told"
+
+
+async def test_edges_of_one_engine_take_turns():
+    async with rig() as made:
+        made.order(1, "slow", leg="probe", seconds=0.1)
+        for producer in ("e0", "e2"):
+            made.prober.wanted(ProbeWanted(ProbeKind.EDGE, "e1", producer))
+        await until(lambda: made.said(2), "both edges are probed")
+        assert [one.producer for one in made.heard.of(EdgeProbed)] == ["e0", "e2"]
+        assert made.engine(2).ledger.pulled == 1
+
+
+async def test_a_fleet_of_probes_begins_a_few_at_a_time():
+    async with rig(count=40) as made:
+        turns, begun = 0, []
+        for stand in made.stands:
+            made.prober.wanted(ProbeWanted(ProbeKind.HEALTH, stand.engine.settings.name))
+        while not made.said(40):
+            await asyncio.sleep(0)
+            turns += 1
+            begun.append(made.control.pool().busy)
+        assert turns >= 5
+        assert max(now - before for before, now in zip([0, *begun], begun, strict=False)) <= 8
+
+
+# --- readmission checks ------------------------------------------------------------------------------
+
+
+async def test_a_sound_engine_passes_all_checks_in_their_order():
+    async with rig() as made:
+        made.peers = TransferPeers(produces_to=("e1", "e2"))
+        checks = await made.validate()
+        assert tuple(checks) == ORDER
+        assert {name for name, outcome in checks.items() if outcome == "skipped"} == {
+            "attestation",
+            "process",
+        }
+        assert set(checks.values()) == {"passed", "skipped"}
+        assert made.engine(0).ledger.pulled == 2
+
+
+async def test_without_a_live_peer_the_transfer_is_skipped():
+    async with rig(count=1) as made:
+        checks = await made.validate()
+        assert (checks["kv_transfer"], checks["final_health"]) == ("skipped", "passed")
+
+
+async def test_the_first_check_that_fails_ends_it():
+    async with rig(budget_s=BUDGET_S) as made:
+        made.peers = TransferPeers(produces_to=("e1",), consumes_from=("e2",))
+        made.engine(0).healthy_no_more = True
+        assert list(await made.validate()) == ["health"]
+        made.engine(0).healthy_no_more = False
+        made.order(0, "wrong_model")
+        checks = await made.validate()
+        assert checks["model"] == "failed: lists another-model, not simulated"
+        assert list(checks) == ["health", "attestation", "model"]
+        made.engine(0).faults.clear()
+        made.order(0, "core_stopped")
+        assert list(await made.validate())[-1] == "generation"
+
+
+async def test_transfers_that_all_fail_are_a_failed_check():
+    async with rig() as made:
+        made.peers = TransferPeers(produces_to=("e1", "e2"))
+        made.order(0, "handoff", variant="missing")
+        checks = await made.validate()
+        assert checks["kv_transfer"].startswith("failed: e0 -> e1: ")
+        made.engine(0).faults.clear()
+        made.peers = TransferPeers(consumes_from=("e1", "e2"))
+        for peer in (1, 2):
+            made.order(0, "edge", port=made.engine(peer).side.port)
+        checks = await made.validate()
+        assert checks["kv_transfer"].startswith("failed: e1 -> e0: ")
+
+
+async def test_one_broken_edge_beside_a_good_one_does_not_keep_an_engine_out():
+    async with rig() as made:
+        made.peers = TransferPeers(produces_to=("e1", "e2"))
+        made.order(1, "edge", port=made.engine(0).side.port)
+        validated = await made.look(ProbeKind.READMISSION, "e0")
+        (check,) = [check for check in validated.checks if check.name == "kv_transfer"]
+        assert check.outcome == "passed"
+        assert check.detail.startswith("e0 -> e1: ")
+
+
+async def test_peers_that_cannot_even_prefill_leave_it_open():
+    async with rig() as made:
+        made.peers = TransferPeers(consumes_from=("e1",))
+        made.order(1, "status", status=500)
+        validated = await made.look(ProbeKind.READMISSION, "e0")
+        assert not validated.conclusive
+        assert [check.name for check in validated.checks][-1] == "generation"

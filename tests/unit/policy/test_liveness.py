@@ -1,0 +1,19 @@
+"""policy/liveness.py: which pass sweeps."""
+
+from __future__ import annotations
+
+from narwhal.policy.liveness import SweepCadence
+
+
+def sweeps(every: int, passes: int) -> list[int]:
+    cadence = SweepCadence(every)
+    return [number for number in range(1, passes + 1) if cadence.next_pass()]
+
+
+def test_every_so_many_passes() -> None:
+    assert sweeps(10, 31) == [10, 20, 30]
+    assert sweeps(1, 3) == [1, 2, 3]
+
+
+def test_zero_is_never() -> None:
+    assert sweeps(0, 100) == []
