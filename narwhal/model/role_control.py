@@ -1,0 +1,34 @@
+"""What role control decided, for people to see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from narwhal.model.engine import Role
+
+
+class DecisionWord(StrEnum):
+    KEEP = "keep"
+    MOVE = "move"
+    PROPOSE = "propose"
+    """A move that `controller.advisory` keeps from being made."""
+    REFUSE = "refuse"
+    """A move is wanted and no engine may make it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleDecision:
+    """`rule` names the rule that decided, `numbers` what it compared. `at`: the clock's `now`.
+
+    `iid` and `role` (the new one) name the move, "" and None where there is none.
+    """
+
+    word: DecisionWord
+    rule: str
+    reason: str
+    at: float
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    iid: str = ""
+    role: Role | None = None
