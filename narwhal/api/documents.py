@@ -12,6 +12,7 @@ from narwhal.model.control import ControlStatus, Health, OwnerRef, Readiness, Ro
 from narwhal.model.engine import Role
 from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView
+from narwhal.model.role_control import RoleControlView, RoleDecision
 from narwhal.model.standing import StandingView
 from narwhal.model.state_view import HandoffView, StateView
 
@@ -61,6 +62,11 @@ def state_document(view: StateView) -> Document:
         },
         "pinned": sorted(view.pinned),
         **_standing(view.standing),
+        "load": {"prefill": view.load.prefill, "decode": view.load.decode},
+        "probation": sorted(view.probation),
+        "health": {iid: asdict(one) for iid, one in view.health.items()},
+        "control": _control(view.role_control),
+        "flips": [_decision(flip) for flip in view.role_control.flips],
     }
     return with_resting(STATE, body)
 
@@ -136,6 +142,24 @@ def _monitoring(view: MonitoringView) -> Document:
         "failures": view.failures,
         "stages": {name: asdict(tally) for name, tally in view.stages.items()},
     }
+
+
+def _control(view: RoleControlView) -> Document:
+    """Before the first decision its fields are null."""
+    last = dict.fromkeys((*_RULING, *_MOVE)) if view.last is None else _decision(view.last)
+    refused = [
+        {name: value for name, value in _decision(one).items() if name in _RULING} for one in view.refused
+    ]
+    return {**last, "flips_refused": refused}
+
+
+_RULING, _MOVE = ("rule", "reason", "at", "numbers"), ("decision", "iid", "role")
+
+
+def _decision(one: RoleDecision) -> Document:
+    role = one.role.value if one.role is not None else ""
+    ruling = (one.rule, one.reason, one.at, dict(one.numbers))
+    return dict(zip((*_RULING, *_MOVE), (*ruling, one.word.value, one.iid, role), strict=True))
 
 
 def _ha(control: ControlStatus) -> Document:

@@ -32,26 +32,16 @@ _STAGE = {"failures": 0, "consecutive": 0, "last_class": "", "last_at": None}
 RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
     {
         STATE: (
-            Resting("monitoring.stages.controller", _STAGE, "role control"),
-            Resting("monitoring.stages.health", _STAGE, "failure handling: decode drift"),
             Resting("monitoring.stages.drains", _STAGE, "lifecycle"),
-            Resting("monitoring.stages.rollover", _STAGE, "role control: interval statistics"),
             Resting("refused", 0, "predictive admission"),
             Resting("admission.mode", "open", "predictive admission"),
-            Resting("load.prefill", None, "role control: load"),
-            Resting("load.decode", None, "role control: load"),
             Resting("draining", (), "lifecycle"),
-            Resting("probation", (), "failure handling: decode drift"),
             Resting("edges", (), "failure handling: avoided edges"),
             Resting("kv", {}, "failure handling: KV ledger"),
-            Resting("health", {}, "failure handling: decode drift"),
-            Resting("control", {}, "role control"),
-            Resting("flips", (), "role control"),
         ),
         HANDOFF: (
             Resting("edges", (), "failure handling: avoided edges"),
             Resting("kv_ledger", {}, "failure handling: KV ledger"),
-            Resting("demand_risk", None, "role control"),
             Resting("counters.refused", 0, "predictive admission"),
             Resting("lifecycle.wave", None, "lifecycle"),
             Resting("lifecycle.records", (), "lifecycle"),

@@ -9,7 +9,6 @@ from typing import Any
 from narwhal.clock import Clock
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.request import Counters
-from narwhal.policy.ageing import aged
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.takeover import OpeningPlan, grown_older, without_roles
 from narwhal.policy.totals import Totals, greater
@@ -38,8 +37,6 @@ class OwnState:
         """What documents say; with a store only what it has confirmed, so that no document runs ahead of
         the totals that a successor will find."""
         self._inherited = Counters()
-        self._demand_risk: Mapping[str, Any] | None = None
-        self._restored_at = 0.0
         self._extra: Mapping[str, Any] = {}
 
     def compose(self, *, epoch: int, holder: str) -> HandoffDocument:
@@ -58,7 +55,7 @@ class OwnState:
             inference_sources=fleet.inference_sources,
             counters=greater(self.counters(), self._inherited),
             lifecycle=fleet.lifecycle,
-            demand_risk=aged(self._demand_risk, now - self._restored_at),
+            demand_risk=fleet.demand_risk,
             holds=fleet.holds,
             streaks=fleet.streaks,
             edges=fleet.edges,
@@ -72,7 +69,6 @@ class OwnState:
         if plan.state is None:
             return plan.notes
         state = grown_older(plan.state if plan.keep_roles else without_roles(plan.state))
-        self._demand_risk, self._restored_at = state.document.demand_risk, self._clock.now()
         self._extra = state.document.extra
         self._inherited = greater(self._inherited, state.document.counters)
         if totals_known and state.source == "checkpoint" and self._totals.total() == Counters():

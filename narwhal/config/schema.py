@@ -36,7 +36,6 @@ SEATS: Final = "legs per engine"
 PREDICTIVE: Final = "predictive admission"
 FAILURES: Final = "failure handling"
 QUARANTINE: Final = "quarantine"
-DRIFT: Final = "drift detection"
 WAVES: Final = "whole-wave restarts"
 IDENTITY: Final = "engine identity"
 CHECKS: Final = "narwhal-check"
@@ -121,12 +120,10 @@ _CONTROLLER = (
         5,
         doc="Failed passes in a row after which the router is degraded.",
     ),
-    _flag(
-        "controller.advisory", False, doc="Record proposed role moves, make none.", later=ROLES, at_rest=False
-    ),
-    _whole("controller.min_prefill", 1, doc="Engines that stay in the prefill role.", later=ROLES, at_rest=1),
-    _whole("controller.min_decode", 1, doc="Engines that stay in the decode role.", later=ROLES, at_rest=1),
-    _whole("controller.flip_history", 1000, doc="Role moves remembered.", later=ROLES),
+    _flag("controller.advisory", False, doc="Record proposed role moves, make none."),
+    _whole("controller.min_prefill", 1, doc="Engines that stay in the prefill role."),
+    _whole("controller.min_decode", 1, doc="Engines that stay in the decode role."),
+    _whole("controller.flip_history", 1000, doc="Role moves remembered."),
 )
 
 _THRESHOLDS = (
@@ -379,35 +376,28 @@ _RECOVERY = (
 )
 
 _HEALTH = (
-    _number(
-        "recovery.health.window_s", 30.0, doc="Seconds of samples compared.", rule=AT_LEAST_ONE, later=DRIFT
-    ),
+    _number("recovery.health.window_s", 30.0, doc="Seconds of samples compared.", rule=AT_LEAST_ONE),
     _number(
         "recovery.health.drift_band",
         2.0,
-        doc="Ratio to the profile at which an engine drifts.",
+        doc="Multiple of an engine's healthy score above which it drifts.",
         rule=Span(1, low_open=True),
-        later=DRIFT,
     ),
     _number(
         "recovery.health.relative_band",
         1.5,
-        doc="Ratio to its peers at which an engine drifts.",
+        doc="Multiple of its peers' scores above which it drifts in a fleet-wide surge too; 0 = always.",
         rule=NOT_NEGATIVE,
-        later=DRIFT,
     ),
-    _whole("recovery.health.min_samples", 3, doc="Samples that a window needs.", later=DRIFT),
-    _whole(
-        "recovery.health.probation_windows", 3, doc="Drifting windows that put it on probation.", later=DRIFT
-    ),
-    _whole("recovery.health.evict_windows", 5, doc="Drifting windows that eject it.", later=DRIFT),
-    _whole("recovery.health.recovery_windows", 3, doc="Good windows that end probation.", later=DRIFT),
+    _whole("recovery.health.min_samples", 3, doc="Samples that a window needs."),
+    _whole("recovery.health.probation_windows", 3, doc="Drifting windows that put it on probation."),
+    _whole("recovery.health.evict_windows", 5, doc="Drifting windows that eject it."),
+    _whole("recovery.health.recovery_windows", 3, doc="Good windows that end probation."),
     _number(
         "recovery.health.probation_penalty_s",
         1.5,
-        doc="Seconds added to its prefill cost meanwhile.",
+        doc="Seconds added to its placement cost meanwhile.",
         rule=NOT_NEGATIVE,
-        later=DRIFT,
     ),
 )
 

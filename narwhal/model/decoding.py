@@ -32,3 +32,14 @@ class DriftHealth:
     last_scored_s_ago: float | None = None
     prefill_paused: bool = False
     prefill_pauses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLoad:
+    """Load of the two roles (control.md section 2), 1.0 = at the target; None without profiles.
+
+    Means over the eligible engines of the role, 0.0 where there are none.
+    """
+
+    prefill: float | None = None
+    decode: float | None = None

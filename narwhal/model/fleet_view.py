@@ -25,3 +25,4 @@ class FleetState:
     streaks: Mapping[str, Any] = field(default_factory=dict)
     edges: Any = field(default_factory=list)
     kv_ledger: Any = field(default_factory=dict)
+    demand_risk: Mapping[str, Any] | None = None

@@ -77,7 +77,7 @@ class GaugeSample:
     work, `shortfall`: engines missing to `controller.min_*`). `lag_s` is the longest event-loop delay
     since the pass before. `pools` are the connection pools to engines by name, `totals` the counters of
     all router runs, `drift` in how many things a standby differs from the owner; `lease_valid_s` is None
-    where this router trusts no lease.
+    where this router trusts no lease. `windows_*` are counts of drift windows by engine ID.
     """
 
     role: str
@@ -97,3 +97,5 @@ class GaugeSample:
     pools: Mapping[str, PoolView]
     totals: Counters
     lease_valid_s: float | None
+    windows_scored: Mapping[str, int]
+    windows_undersampled: Mapping[str, int]

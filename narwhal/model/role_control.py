@@ -32,3 +32,20 @@ class RoleDecision:
     numbers: Mapping[str, float] = field(default_factory=dict)
     iid: str = ""
     role: Role | None = None
+
+    def repeats(self, other: RoleDecision) -> bool:
+        """The same word about the same engine for the same reason."""
+        return (self.word, self.iid, self.reason) == (other.word, other.iid, other.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleControlView:
+    """The last decision, and the newest moves and refusals, oldest first.
+
+    `last` is None before the first pass as owner. `flips` are moves made or, with `controller.advisory`,
+    proposed. Every `at` is Unix seconds here.
+    """
+
+    last: RoleDecision | None = None
+    flips: tuple[RoleDecision, ...] = ()
+    refused: tuple[RoleDecision, ...] = ()

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from narwhal.model.control import ControlStatus
+from narwhal.model.decoding import DriftHealth, RoleLoad
 from narwhal.model.engine import Role
 from narwhal.model.monitoring import MonitoringView, PoolView
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
+from narwhal.model.role_control import RoleControlView
 from narwhal.model.settings import SloSettings, ThresholdSettings
 from narwhal.model.standing import StandingView
 
@@ -59,6 +61,10 @@ class StateView:
     standing: StandingView
     thresholds: ThresholdSettings
     slo: SloSettings
+    load: RoleLoad
+    probation: tuple[str, ...]
+    health: Mapping[str, DriftHealth]
+    role_control: RoleControlView
 
 
 @dataclass(frozen=True, slots=True)

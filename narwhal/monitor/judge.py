@@ -42,14 +42,14 @@ class Judge:
     def report(self, evidence: Evidence) -> bool:
         now = self._clock.now()
         effects = self._fleet.step(evidence, now)
-        return bool(effects) and self._carry_out(effects, now)
+        return bool(effects) and self.carry_out(effects, now)
 
     def tick(self, now: float) -> None:
         """Once a monitor pass: what time alone brings."""
-        self._carry_out(self._fleet.tick(now), now)
+        self.carry_out(self._fleet.tick(now), now)
 
-    def _carry_out(self, effects: Iterable[Effect], now: float) -> bool:
-        """True: the request behind the evidence is suspected."""
+    def carry_out(self, effects: Iterable[Effect], now: float) -> bool:
+        """Tells and asks. True: the request behind the evidence is suspected."""
         suspected = False
         for effect in effects:
             match effect:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from narwhal.clock import Clock
@@ -13,6 +12,7 @@ from narwhal.model.engine import Leg, Role
 from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import GaugeSample, PoolView
 from narwhal.model.request import Counters
+from narwhal.model.role_control import RoleControlView, RoleDecision
 from narwhal.model.settings import FleetConfig
 from narwhal.model.state_view import AdmissionView, HandoffView, ServingView, StateView
 from narwhal.policy.fleet import Fleet
@@ -74,6 +74,10 @@ class RouterViews:
             standing=readings.fleet.standing(now),
             thresholds=self._config.controller.thresholds,
             slo=self._config.slo,
+            load=readings.fleet.pacing.load(self._eligible(now)),
+            probation=readings.fleet.pacing.probation,
+            health=readings.fleet.pacing.health(now),
+            role_control=self._role_control(now),
         )
 
     def cluster(self) -> ClusterStatus:
@@ -96,6 +100,7 @@ class RouterViews:
         admission = readings.admission()
         resident = readings.fleet.resident()
         eligible = self._eligible(now)
+        drift = readings.fleet.pacing.health(now)
         controller = self._config.controller
         floors = {Role.PREFILL: controller.min_prefill, Role.DECODE: controller.min_decode}
         return GaugeSample(
@@ -104,8 +109,8 @@ class RouterViews:
             ready=judge(self._facts(now)).ready,
             resident_prefill={iid: legs.prefill for iid, legs in resident.items()},
             resident_decode={iid: legs.decode for iid, legs in resident.items()},
-            eligible={role.value: eligible[role] for role in Role},
-            shortfall={role.value: max(0, floors[role] - eligible[role]) for role in Role},
+            eligible={role.value: len(eligible[role]) for role in Role},
+            shortfall={role.value: max(0, floors[role] - len(eligible[role])) for role in Role},
             inflight=admission.inflight,
             limit=admission.limit,
             lag_s=lag_s,
@@ -116,11 +121,23 @@ class RouterViews:
             pools=readings.http_pools(),
             totals=readings.counters(),
             lease_valid_s=readings.control.cluster(now).lease.valid_for_s,
+            windows_scored={iid: one.scored for iid, one in drift.items()},
+            windows_undersampled={iid: one.undersampled for iid, one in drift.items()},
         )
 
-    def _eligible(self, now: float) -> Counter[Role]:
-        roles = self._readings.fleet.roles()
-        return Counter(roles[iid] for iid in self._readings.fleet.available(now))
+    def _eligible(self, now: float) -> Mapping[Role, Sequence[str]]:
+        """IDs of the engines of each role that may take new requests, sorted."""
+        fleet = self._readings.fleet
+        roles, available = fleet.roles(), fleet.available(now)
+        return {role: [iid for iid in available if roles[iid] is role] for role in Role}
+
+    def _role_control(self, now: float) -> RoleControlView:
+        control, ahead_s = self._readings.fleet.split.role_control, self._clock.wall() - now
+        return RoleControlView(
+            None if control.last is None else _shifted(control.last, ahead_s),
+            tuple(_shifted(flip, ahead_s) for flip in control.flips),
+            tuple(_shifted(refusal, ahead_s) for refusal in control.refused),
+        )
 
     def _facts(self, now: float) -> ReadinessFacts:
         readings = self._readings
@@ -130,3 +147,8 @@ class RouterViews:
             serves_prefill=readings.fleet.can_serve(Leg.PREFILL, now),
             serves_decode=readings.fleet.can_serve(Leg.DECODE, now),
         )
+
+
+def _shifted(decision: RoleDecision, by_s: float) -> RoleDecision:
+    """With its time on another clock that is so far ahead."""
+    return replace(decision, at=decision.at + by_s)

@@ -38,6 +38,7 @@ class EngineLoad:
     __slots__ = (
         "_kv_capacity",
         "_kv_room",
+        "_mixed",
         "_per_request",
         "a",
         "b",
@@ -63,12 +64,30 @@ class EngineLoad:
         self._kv_capacity = float(profile.kv_capacity_tokens or "inf")
         self.prefills = self.decodes = self.kv_tokens = self.last_chosen = 0
         self.prefill_work = 0.0
+        self._mixed = False
         self.room = 0.0
         self.penalise(0.0, 0.0)
 
     def prefill_seconds(self, tokens: int) -> float:
         """Predicted seconds of one prefill of `tokens` on the idle engine."""
         return (self.a * tokens + self.b) * tokens + self.c
+
+    def prefill_begins(self, work: float) -> None:
+        """One more prefill is resident, of so much work."""
+        self.prefills += 1
+        self.prefill_work += work
+        self._mixed = True
+
+    def prefill_ends(self, work: float) -> None:
+        """That prefill is over."""
+        self.prefills -= 1
+        # Sums of floats drift; an idle engine has exactly no work.
+        self.prefill_work = max(0.0, self.prefill_work - work) if self.prefills else 0.0
+
+    def end_interval(self) -> bool:
+        """Was a prefill resident at any time since the last call, also one that has ended meanwhile."""
+        mixed, self._mixed = self._mixed, self.prefills > 0
+        return mixed
 
     def decode_changed(self, sequences: int, kv_tokens: int) -> None:
         """Adds to the resident decode work (negative: takes back) and sets `room` anew.

@@ -14,10 +14,13 @@ Each engine has a window of residuals, one sample per monitor pass with fresh ob
 | `probation_windows` over in a row | verdict `probation` |
 | `evict_windows` over in a row, and each one after | verdict `ejection`: a request, guarded by the fleet |
 | on probation, `recovery_windows` healthy in a row | verdict `probation_ended` |
+| on probation, nothing observed for a window | on trial until the next observation |
 | forget (a confirmed ejection) | no history: the next scored window is the first |
 
 A score is the mean residual of a window. The band is `drift_band` × the median of the last 8 healthy
 scores; the first scored window is its own baseline, hence healthy. A peer's score counts for two windows.
+On trial an engine carries no penalty: without work it could never show that it has recovered, nor that it
+has not.
 """
 
 from __future__ import annotations
@@ -70,15 +73,17 @@ class Drift:
     def observe(self, seen: DecodeSeen, now: float) -> None:
         """One interval of decode work alone."""
         record = self._record(seen.iid)
+        record.seen_at = now
         record.paused = False
         if record.window is None:
             record.window = _Window(began=now)
         record.window.samples += 1
         record.window.total += self._residual(seen)
 
-    def pause(self, iid: str) -> None:
+    def pause(self, iid: str, now: float) -> None:
         """The engine had local prefill work in this interval: its profile says nothing about it."""
         record = self._record(iid)
+        record.seen_at = now
         record.window = None
         if not record.paused:
             record.paused = True
@@ -166,6 +171,11 @@ class Drift:
         """IDs of the engines on probation, sorted."""
         return tuple(sorted(iid for iid, record in self._records.items() if record.on_probation))
 
+    def penalised(self, now: float) -> tuple[str, ...]:
+        """IDs of the engines on probation that are not on trial, sorted."""
+        since = now - self._settings.window_s
+        return tuple(iid for iid in self.probation if self._records[iid].seen_at > since)
+
     def health(self, now: float) -> Mapping[str, DriftHealth]:
         """Engine ID to its evidence; engines that showed nothing yet are left out."""
         return {iid: record.health(now) for iid, record in sorted(self._records.items())}
@@ -216,7 +226,7 @@ class _Record:
 
     __slots__ = (
         "healthy_scores", "healthy_streak", "on_probation", "over", "over_streak", "paused", "pauses",
-        "score", "scored", "scored_at", "undersampled", "window",
+        "score", "scored", "scored_at", "seen_at", "undersampled", "window",
     )  # fmt: skip
 
     def __init__(self, scored: int = 0, undersampled: int = 0, *, pauses: int = 0) -> None:
@@ -229,6 +239,7 @@ class _Record:
         self.healthy_streak = self.over_streak = 0
         self.on_probation = False
         self.score = 0.0
+        self.seen_at = 0.0
         self.scored_at: float | None = None
         self.over = False
 

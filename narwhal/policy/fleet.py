@@ -23,7 +23,7 @@ from typing import Any
 from narwhal.errors import InvariantViolation
 from narwhal.model.effect import Effect
 from narwhal.model.engine import EngineProfile, Leg, Role
-from narwhal.model.evidence import Evidence
+from narwhal.model.evidence import Evidence, LegFailed
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.placement import Demand, Reservation, Resident
@@ -31,11 +31,17 @@ from narwhal.model.settings import FleetConfig
 from narwhal.model.standing import StandingView
 from narwhal.policy.carried import Carried
 from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
+from narwhal.policy.demand import Risk
 from narwhal.policy.judgement import Judgement
+from narwhal.policy.pacing import Pacing
 from narwhal.policy.placement import Pick, least_prefill_work, pick_decode, pick_prefill
+from narwhal.policy.roles import EngineSight
+from narwhal.policy.split import ROLE_OF, Split
+
+FIRST_TOKEN_MISSED = "stream:first_token"
+"""The way (policy/faults.py) of a leg whose first token did not come in time."""
 
 _NOBODY: frozenset[str] = frozenset()
-_ROLE_OF = {Leg.PREFILL: Role.PREFILL, Leg.DECODE: Role.DECODE}
 
 
 class Fleet:
@@ -48,7 +54,7 @@ class Fleet:
     def __init__(self, settings: FleetConfig, profiles: Mapping[str, EngineProfile]) -> None:
         self._specs = {spec.iid: spec for spec in sorted(settings.engines, key=attrgetter("iid"))}
         self._policy = settings.recovery.engine_restart_policy
-        self._roles = {iid: spec.role for iid, spec in self._specs.items()}
+        self.split = Split(self._specs.values(), settings.controller)
         self.profiled = all(iid in profiles for iid in self._specs)
         """True when placement predicts from measured profiles."""
         self._ttft_s = settings.slo.ttft_s if self.profiled else math.inf
@@ -64,6 +70,9 @@ class Fleet:
             self._specs, settings.recovery, interval_s=settings.controller.monitor_interval_s
         )
         self.standings = self._judgement.standings
+        self.pacing = Pacing(
+            settings, profiles, standings=self.standings, loads=self._loads, profiled=self.profiled
+        )
         self._carried = Carried()
         self._candidates: dict[Leg, tuple[EngineLoad, ...]] = {}
         self._eligible: frozenset[str] = frozenset()
@@ -75,7 +84,7 @@ class Fleet:
 
     def roles(self) -> Mapping[str, Role]:
         """Engine ID to its role now, sorted by ID."""
-        return dict(self._roles)
+        return dict(self.split.roles)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -83,7 +92,7 @@ class Fleet:
         return tuple(self._specs)
 
     def pinned(self) -> tuple[str, ...]:
-        return tuple(iid for iid, spec in self._specs.items() if spec.pin)
+        return self.split.pinned
 
     def eligible(self, iid: str, now: float) -> bool:
         """May the engine take new requests. An engine that is not configured may not."""
@@ -129,8 +138,7 @@ class Fleet:
         pick = pick_prefill(candidates, demand.input_tokens, ttft_s=self._ttft_s)
         load = pick.load
         work = load.prefill_seconds(demand.input_tokens)
-        load.prefills += 1
-        load.prefill_work += work
+        load.prefill_begins(work)
         return self._reserved(pick, Leg.PREFILL, work=work)
 
     def reserve_decode(
@@ -156,19 +164,39 @@ class Fleet:
         if reservation.leg is Leg.DECODE:
             load.decode_changed(-1, -int(reservation.work))
             return
-        load.prefills -= 1
-        # Sums of floats drift; an idle engine has exactly no work.
-        load.prefill_work = max(0.0, load.prefill_work - reservation.work) if load.prefills else 0.0
+        load.prefill_ends(reservation.work)
 
     # --- evidence and time -----------------------------------------------------------------------
 
     def step(self, evidence: Evidence, now: float) -> tuple[Effect, ...]:
         """Takes one piece of evidence; what is to be told and looked at because of it."""
+        if type(evidence) is LegFailed and evidence.way == FIRST_TOKEN_MISSED:
+            self.split.risk.note(Risk.FIRST_TOKEN_TIMEOUT, now)
         return self._judgement.step(evidence, now)
 
     def tick(self, now: float) -> tuple[Effect, ...]:
         """What time alone brings, once a pass: quarantines that ended, probes that are due."""
         return self.standings.tick(now)
+
+    def control(self, now: float) -> tuple[Effect, ...]:
+        """Role control, once a pass: at most one engine changes its role."""
+        standings = self.standings
+        unverified = {iid for iid in standings.unverified() if not standings.is_ejected(iid)}
+        sights = [
+            EngineSight(
+                iid,
+                self.split.roles[iid],
+                pinned=spec.pin,
+                eligible=self.eligible(iid, now),
+                unverified=iid in unverified,
+                resident=self._loads[iid].prefills + self._loads[iid].decodes,
+            )
+            for iid, spec in self._specs.items()
+        ]
+        moves, effects = self.split.moves, self.split.control(sights, now)
+        if self.split.moves != moves:
+            self._permit_roles()
+        return effects
 
     # --- what travels ----------------------------------------------------------------------------
 
@@ -181,21 +209,13 @@ class Fleet:
         the log, empty when everything was taken.
         """
         self._carried.take(document, now)
-        notes = self._restore_roles(document)
+        self.split.risk.restore(document.demand_risk, now)
+        notes = self.split.restore(document.engines, document.roles)
         self._permit_roles()
         self._judgement.restore(document, now)
         if cautious:
             self.standings.require_checks()
         return notes
-
-    def _restore_roles(self, document: HandoffDocument) -> tuple[str, ...]:
-        if set(document.engines) != set(self._specs):
-            self._roles = {iid: spec.role for iid, spec in self._specs.items()}
-            return (f"the handoff is for engines {', '.join(document.engines)}: roles stay as configured",)
-        for iid, spec in self._specs.items():
-            if not spec.pin and iid in document.roles:
-                self._roles[iid] = Role(document.roles[iid])
-        return ()
 
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""
@@ -205,8 +225,12 @@ class Fleet:
             "process_starts": {},
             "backend_outage": False,
         }
-        state = self._carried.state(now, roles=dict(self._roles), lifecycle=lifecycle)
-        state = replace(state, lifecycle={**state.lifecycle, "engine_restart_policy": self._policy})
+        state = self._carried.state(now, roles=self.roles(), lifecycle=lifecycle)
+        state = replace(
+            state,
+            lifecycle={**state.lifecycle, "engine_restart_policy": self._policy},
+            demand_risk=self.split.risk.export(now),
+        )
         return self._judgement.state(state, now)
 
     def check_invariants(self) -> None:
@@ -221,13 +245,8 @@ class Fleet:
     # --- inside ----------------------------------------------------------------------------------
 
     def _permit_roles(self) -> None:
-        """Per leg: engines of its role, and the unpinned ones of the other role."""
-        self.standings.able = {
-            leg: frozenset(
-                iid for iid, spec in self._specs.items() if self._roles[iid] is role or not spec.pin
-            )
-            for leg, role in _ROLE_OF.items()
-        }
+        """After a change of roles."""
+        self.standings.able = self.split.able()
         self._sorted_version = -1
 
     def _offered(self, leg: Leg, now: float) -> tuple[EngineLoad, ...]:
@@ -246,9 +265,9 @@ class Fleet:
         """Per leg: eligible engines of its role; only without any, unpinned ones of the other role."""
         standings = self.standings
         self._eligible = standings.eligible(now)
-        for leg, role in _ROLE_OF.items():
+        for leg, role in ROLE_OF.items():
             sound = [iid for iid in self._specs if iid in self._eligible and iid in standings.able[leg]]
-            offered = [iid for iid in sound if self._roles[iid] is role] or sound
+            offered = [iid for iid in sound if self.split.roles[iid] is role] or sound
             self._candidates[leg] = tuple(self._loads[iid] for iid in offered)
         self._sorted_version = standings.version
         self._sorted_until = standings.next_change(now)

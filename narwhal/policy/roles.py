@@ -6,6 +6,7 @@
 | below its floor | some | moves the donor with the fewest resident legs; one a pass |
 | below its floor | some, `advisory` | proposes that move |
 | below its floor | none | refuses |
+| any, fewer engines than floors (a fleet of one) | | keeps |
 
 A donor is an eligible, unpinned engine of the other role, which keeps its own floor without it. An engine
 that owes a good health check after a takeover is no donor, and counts as one of its role until it has been
@@ -49,10 +50,10 @@ class RoleControl:
         self.last: RoleDecision | None = None
 
     def decide(self, sights: Sequence[EngineSight], now: float) -> RoleDecision:
-        """Who changes role now; the caller makes a MOVE. The same word about the same engine is kept once."""
+        """Who changes role now; the caller makes a MOVE. A decision that repeats the last one is not kept."""
         decision = self._repair(sights, now)
         before, self.last = self.last, decision
-        if before is not None and (before.word, before.iid) == (decision.word, decision.iid):
+        if before is not None and decision.repeats(before):
             return decision
         if decision.word in (DecisionWord.MOVE, DecisionWord.PROPOSE):
             self.flips.append(decision)
@@ -65,8 +66,9 @@ class RoleControl:
         numbers = {f"eligible_{role}": counts[role] for role in Role}
         numbers |= {f"min_{role}": self._floors[role] for role in Role}
         short = next((role for role in Role if counts[role] < self._floors[role]), None)
-        if short is None:
-            return RoleDecision(DecisionWord.KEEP, FLOOR, "every role has its floor", now, numbers)
+        if short is None or len(sights) < sum(self._floors.values()):
+            reason = "every role has its floor" if short is None else "fewer engines than floors"
+            return RoleDecision(DecisionWord.KEEP, FLOOR, reason, now, numbers)
         why = f"{counts[short]} eligible {short} engines, the floor is {self._floors[short]}"
         donors = self._donors(sights, short.other)
         if not donors:

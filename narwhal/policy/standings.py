@@ -173,6 +173,13 @@ class Standings:
         ended = self.free(iid, reason="it is ejected")
         return (*ended, _told("ejection", iid, reason=reason))
 
+    def evict(self, iid: str, reason: str, *, now: float) -> Effects:
+        """An ejection that drift asks for: never of the last engine of its kind."""
+        if iid in self._ejections or not self._needed(iid, now):
+            return self.eject(iid, reason, now=now)
+        reason = f"no ejection, for no other engine can take its part: {reason}"
+        return (_told("ejection", iid, reason=reason, enforced=False),)
+
     def check_failed(self, iid: str, check: str, *, detail: str) -> Effects:
         """A readmission check failed: the engine stays out with the check's name. Told once."""
         if not self._ejections.failed(iid, check, detail=detail):

@@ -24,17 +24,20 @@ from narwhal.engine.client import ClientSettings, LeanClient
 from narwhal.engine.control import LeanControl
 from narwhal.engine.dialect import make_dialect
 from narwhal.model.engine import EngineProfile
-from narwhal.model.monitoring import PoolView
+from narwhal.model.monitoring import STAGES, PoolView
 from narwhal.model.settings import FleetConfig, ServeOptions
 from narwhal.model.state_view import AdmissionView, ServingView
+from narwhal.monitor.controller import ControllerStage
 from narwhal.monitor.gate import MonitoredGate
 from narwhal.monitor.handoff import HandoffStage
+from narwhal.monitor.health import HealthStage
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.lag import LoopLag
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
 from narwhal.monitor.readmission import ReadmissionStage
+from narwhal.monitor.rollover import RolloverStage
 from narwhal.monitor.telemetry import TelemetryStage
 from narwhal.monitor.views import Readings, RouterViews
 from narwhal.policy.admission import Admission
@@ -96,7 +99,7 @@ class Router:
         setting.supervisor.follow(self.totals)
         self.monitoring = Monitoring(
             limit=config.controller.monitor_failure_limit,
-            stages=(ReadmissionStage.name, LivenessStage.name, TelemetryStage.name, HandoffStage.name),
+            stages=STAGES,
         )
         self.control = self._made_control()
         self.client = LeanClient(
@@ -195,7 +198,11 @@ class Router:
 
     def _made_monitor(self) -> MonitorLoop:
         setting, control = self._setting, self.control
+        pacing, interval_s = self.fleet.pacing, setting.config.controller.monitor_interval_s
         stages = (
+            ControllerStage(self.fleet, self.judge),
+            HealthStage(pacing, self.judge),
+            RolloverStage(self.ledger.decodes, pacing, interval_s=interval_s),
             ReadmissionStage(self.judge),
             LivenessStage(self.checks, fleet=self.fleet, everyone=lambda: control.probe_stamp() is not None),
             TelemetryStage(
@@ -211,7 +218,7 @@ class Router:
             PassRecord(self.monitoring, setting.recorder, setting.metrics),
             gate=control.gate,
             clock=setting.clock,
-            interval_s=setting.config.controller.monitor_interval_s,
+            interval_s=interval_s,
         )
 
     def _made_handler(self) -> Handler:

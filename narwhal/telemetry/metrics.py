@@ -222,6 +222,14 @@ def _fleet_gauges(sample: GaugeSample) -> Iterator[Metric]:
     yield gauges(
         "narwhal_engine_shortfall", "Engines missing to the floor.", label="role", values=sample.shortfall
     )
+    for word, doc, windows in (
+        ("scored", "Drift windows that were scored.", sample.windows_scored),
+        ("undersampled", "Drift windows with too few samples.", sample.windows_undersampled),
+    ):
+        tally = Tally(f"narwhal_health_windows_{word}", doc, labels=("iid",))
+        for iid, count in windows.items():
+            tally.add((iid,), count)
+        yield tally.family()
 
 
 def _pool_gauges(sample: GaugeSample) -> Iterator[Metric]:

@@ -10,8 +10,9 @@ import asyncio
 import http.client
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,25 @@ from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
 from narwhal.cluster.state import Identity, OwnState
 from narwhal.engine.control import LeanControl
+from narwhal.model.decoding import DecodeSeen
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, InferenceProbed, LegFailed, ProbeOutcome
 from narwhal.model.monitoring import GaugeSample
 from narwhal.model.state_view import HandoffView
+from narwhal.monitor.controller import ControllerStage
+from narwhal.monitor.health import HealthStage
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.lag import LoopLag
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
 from narwhal.monitor.readmission import ReadmissionStage
+from narwhal.monitor.rollover import RolloverStage
 from narwhal.monitor.telemetry import TelemetryStage
 from narwhal.policy.handoff_codec import to_fields
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
+from tests.support.drift_story import drift_story, handoff_of, role_story, slow, specs
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.fleets import COMPLETE_CONTRACT
 from tests.support.leaves import Seen
@@ -57,8 +63,9 @@ FIXED = {
     f"{name}.{head}" for name in ("state", "handoff", "cluster") for head in ("schema", "schema_version")
 }
 FIXED |= {"cluster.routers[].version", "handoff.mirrored", "handoff.holds.*.kind"}
-"""The same in every document of this version that has them; an own handoff has no `mirrored`, and the holds
-that travel as such are quarantines."""
+FIXED |= {"state.flips[].rule", "state.control.flips_refused[].rule"}
+"""The same in every document of this version that has them; an own handoff has no `mirrored`, the holds
+that travel as such are quarantines, and role control has one rule."""
 
 LEASE = ("--lease-ttl", "3", "--lease-renew-interval", "0.3", "--lease-safety-margin", "0.5")
 KEY = "TEST_ENGINE_KEY"
@@ -365,7 +372,7 @@ def contracted(seen: Seen, folder: Path) -> None:
             look(seen, router)
 
 
-def failing_telemetry(seen: Seen) -> None:
+def failing_stages(seen: Seen) -> None:
     """Stages that no outside event makes fail: the real loop over what cannot be read."""
 
     def unreadable(now: float, lag_s: float) -> GaugeSample:
@@ -378,6 +385,17 @@ def failing_telemetry(seen: Seen) -> None:
         def may_admit(self, now: float) -> bool:
             raise ZeroDivisionError("no gate")
 
+    class UnwritableJournal(MemoryRecorder):
+        def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+            raise ZeroDivisionError("no journal")
+
+    class UnreadableStreams:
+        def look(self) -> Iterator[None]:
+            raise ZeroDivisionError("no streams")
+
+        def take(self) -> Sequence[DecodeSeen]:
+            raise ZeroDivisionError("no streams")
+
     async def one_pass() -> None:
         metrics = RouterMetrics()
         client = LeanControl(own.config.engines, connections=1, connect_timeout_s=1.0)
@@ -385,23 +403,33 @@ def failing_telemetry(seen: Seen) -> None:
         stage = TelemetryStage(unreadable, metrics=metrics, card=card, lag=LoopLag(bool))
         record = PassRecord(own.monitoring, MemoryRecorder(), metrics)
         own.fleet.standings.require_checks()
+        own.fleet.standings.eject("p0", "it refused connections", now=SystemClock().now())
         judge = Judge(
             own.fleet,
             gate=UnreadableGate(),
-            recorder=record.recorder,
+            recorder=UnwritableJournal(),
             metrics=metrics,
             clock=SystemClock(),
         )
         checks = HealthChecks(client, sink=judge, gate=own.gate, timeout_s=1.0)
         judge.prober = checks
         liveness = LivenessStage(checks, fleet=own.fleet, everyone=unreadable_ownership)
-        stages = [ReadmissionStage(judge), liveness, stage]
+        stages = [
+            ControllerStage(own.fleet, judge),
+            HealthStage(own.fleet.pacing, judge),
+            RolloverStage(UnreadableStreams(), own.fleet.pacing, interval_s=1.0),
+            ReadmissionStage(judge),
+            liveness,
+            stage,
+        ]
         await MonitorLoop(stages, record, gate=own.gate, clock=SystemClock(), interval_s=1.0).run_pass()
         for ended in stages:
             await ended.aclose()
         await client.aclose()
 
-    own = Own()
+    own = Own(*specs("p0", "d0", "d1", "d2"))
+    own.clock.now_s = SystemClock().now() - 1000.0
+    slow(own, "d0")
     asyncio.run(one_pass())
     seen.show("state", state_document(own.views.state()))
 
@@ -422,6 +450,8 @@ def suspects(seen: Seen) -> None:
         fail("d0", Leg.DECODE, FailureClass.STREAM)
     for _ in range(3):
         fail("d1", Leg.DECODE, FailureClass.CONNECTION)
+    for _ in range(2):
+        fail("p0", Leg.PREFILL, FailureClass.INFERENCE_STATUS)
     for seconds in (2.0, 3.0):
         reason = f"held for {seconds} s"
         own.fleet.standings.quarantine("d0", NOW + seconds, reason=reason, now=NOW)
@@ -441,8 +471,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         with_store(noted, folder, monkeypatch)
         without_answer(noted, folder)
         contracted(noted, folder)
-    failing_telemetry(noted)
+    failing_stages(noted)
     suspects(noted)
+    for own in chain(drift_story(), role_story()):
+        noted.show("state", state_document(own.views.state()))
+        noted.show("handoff", handoff_of(own))
     yield noted
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-KEYED = {"resident", "http_pools", "roles", "holds", "failures", "streaks", "inference_sources"}
+KEYED = {"resident", "http_pools", "roles", "holds", "failures", "streaks", "inference_sources", "health"}
 """Fields whose keys are data."""
 
 

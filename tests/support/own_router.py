@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from narwhal.cluster.local import LocalGate, LocalView
 from narwhal.model.control import OwnerRef
-from narwhal.model.engine import EngineSpec, Role
-from narwhal.model.monitoring import PoolView, StageReport
+from narwhal.model.engine import EngineProfile, EngineSpec, Role
+from narwhal.model.monitoring import STAGES, PoolView, StageReport
+from narwhal.model.settings import ControllerSettings
 from narwhal.model.state_view import AdmissionView, ServingView
 from narwhal.monitor.views import Readings, RouterViews
 from narwhal.policy.fleet import Fleet
@@ -35,28 +38,37 @@ NOW = 100.0
 
 
 class Still:
-    """A clock that stands at one instant."""
+    """A clock that stands where it is put."""
+
+    def __init__(self) -> None:
+        self.now_s = NOW
 
     def now(self) -> float:
-        return NOW
+        return self.now_s
 
     def wall(self) -> float:
-        return 1_800_000_000.0
+        return 1_800_000_000.0 + self.now_s - NOW
 
     async def sleep(self, seconds: float) -> None:
         raise AssertionError("a view never waits")
 
 
 class Own:
-    """One router without a store, every part real."""
+    """One router without a store, every part real. With `controller`: these settings instead of the usual."""
 
-    def __init__(self, *engines: EngineSpec) -> None:
-        controller = controller_settings(min_decode=3)
+    def __init__(
+        self,
+        *engines: EngineSpec,
+        controller: ControllerSettings | None = None,
+        profiles: Mapping[str, EngineProfile] | None = None,
+    ) -> None:
+        controller = controller or controller_settings(min_decode=3)
         self.config = fleet_config(*(engines or ENGINES), controller=controller)
+        self.clock = Still()
         self.gate = LocalGate()
-        self.fleet = Fleet(self.config, {})
+        self.fleet = Fleet(self.config, profiles or {})
         self.totals = Totals("run-1")
-        self.monitoring = Monitoring(limit=1, stages=["readmission", "liveness", "telemetry", "handoff"])
+        self.monitoring = Monitoring(limit=1, stages=STAGES)
         readings = Readings(
             control=LocalView(self.gate, me=OwnerRef("a:1", "http://a:1"), version="0"),
             fleet=self.fleet,
@@ -66,7 +78,7 @@ class Own:
             serving=lambda: ServingView(attempts=3, retries=1, credits=9.0),
             http_pools=lambda: {"data": POOL},
         )
-        self.views = RouterViews(readings, config=self.config, clock=Still())
+        self.views = RouterViews(readings, config=self.config, clock=self.clock)
 
     def fail_a_pass(self) -> None:
         self.monitoring.stage_ended(StageReport("handoff", 1.0, 0.0, failure="OSError"))

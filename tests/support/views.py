@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from narwhal.model.cluster_view import ClusterStatus, LeaseStatus, OwnershipChange, RouterStatus
 from narwhal.model.control import (
     ControlStatus,
@@ -13,11 +15,13 @@ from narwhal.model.control import (
     RouterState,
     StoreStatus,
 )
+from narwhal.model.decoding import DriftHealth, RoleLoad
 from narwhal.model.engine import Role
 from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView, PoolView, StageTally
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
+from narwhal.model.role_control import DecisionWord, RoleControlView, RoleDecision
 from narwhal.model.standing import HoldKind, HoldView, StandingView
 from narwhal.model.state_view import AdmissionView, HandoffView, ServingView, StateView
 from tests.support.settings import controller_settings, fleet_config
@@ -53,6 +57,16 @@ OWNING = ControlStatus(
     RouterState.OWNER, epoch=7, holder="a:1:00ff", may_admit=True, owner=OWNER, blocked="", store=STORE
 )
 
+MOVED = RoleDecision(
+    DecisionWord.MOVE,
+    "floor",
+    "0 eligible prefill engines, the floor is 1",
+    1700000001.0,
+    {"eligible_prefill": 0, "min_prefill": 1},
+    "p1",
+    Role.PREFILL,
+)
+
 STATE = StateView(
     counters=Counters(9, 8, 7, 0, 5, 4, 3, 2, 31),
     monitoring=MonitoringView(
@@ -61,6 +75,9 @@ STATE = StateView(
         consecutive=5,
         failures=6,
         stages={
+            "controller": StageTally(),
+            "health": StageTally(),
+            "rollover": StageTally(),
             "readmission": StageTally(),
             "liveness": StageTally(),
             "telemetry": StageTally(),
@@ -94,6 +111,14 @@ STATE = StateView(
     ),
     thresholds=controller_settings().thresholds,
     slo=fleet_config().slo,
+    load=RoleLoad(prefill=0.25, decode=0.5),
+    probation=("p1", "d0"),
+    health={"d0": DriftHealth(4, 1, last_scored_s_ago=2.5, prefill_paused=True, prefill_pauses=3)},
+    role_control=RoleControlView(
+        last=RoleDecision(DecisionWord.KEEP, "floor", "every role has its floor", 1700000002.0),
+        flips=(MOVED,),
+        refused=(replace(MOVED, word=DecisionWord.REFUSE, iid="", role=None),),
+    ),
 )
 
 CLUSTER = ClusterStatus(

@@ -14,6 +14,7 @@ from narwhal.api.documents import cluster_document, handoff_document, health_bod
 from narwhal.api.resting import HANDOFF, RESTING, STATE, with_resting
 from narwhal.model.control import OwnerRef
 from narwhal.model.monitoring import STAGES
+from narwhal.model.role_control import RoleControlView
 from tests.support import views
 
 COUNTERS = {
@@ -37,6 +38,9 @@ STATE_KEYS: dict[str, set[str]] = {
     "serving": {"attempts", "retries", "credits"},
     "pools": {"prefill", "decode"},
     "breaker": {"failures", "verifying"},
+    "load": {"prefill", "decode"},
+    "health.d0": {"scored", "undersampled", "last_scored_s_ago", "prefill_paused", "prefill_pauses"},
+    "control": {"decision", "rule", "reason", "iid", "role", "at", "numbers", "flips_refused"},
 }  # fmt: skip
 
 
@@ -86,6 +90,33 @@ def test_state_tells_the_values_of_the_view() -> None:
     assert (state["serving"]["attempts"], state["admission"]["limit"]) == (11, 512)
     assert state["slo"] == {"ttft_s": views.STATE.slo.ttft_s, "tpot_s": views.STATE.slo.tpot_s}
     assert state["thresholds"]["cooldown_s"] == 10.0
+
+
+def test_state_tells_drift_and_role_control() -> None:
+    state = as_sent(state_document(views.STATE))
+    assert (state["load"], state["probation"]) == ({"prefill": 0.25, "decode": 0.5}, ["d0", "p1"])
+    assert state["health"]["d0"]["last_scored_s_ago"] == 2.5
+    (flip,) = state["flips"]
+    assert flip == {
+        "decision": "move",
+        "rule": "floor",
+        "reason": "0 eligible prefill engines, the floor is 1",
+        "iid": "p1",
+        "role": "prefill",
+        "at": 1700000001.0,
+        "numbers": {"eligible_prefill": 0, "min_prefill": 1},
+    }
+    assert state["control"]["decision"] == "keep"
+    (refusal,) = state["control"]["flips_refused"]
+    assert set(refusal) == {"rule", "reason", "at", "numbers"}
+
+
+def test_before_the_first_decision_control_has_its_keys() -> None:
+    state = as_sent(state_document(replace(views.STATE, role_control=RoleControlView())))
+    assert state["control"] == {
+        **dict.fromkeys(("decision", "rule", "reason", "iid", "role", "at", "numbers")),
+        "flips_refused": [],
+    }
 
 
 @pytest.mark.parametrize("field", RESTING[STATE], ids=lambda field: field.path)

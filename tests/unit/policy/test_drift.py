@@ -224,6 +224,23 @@ def test_recovery_windows_healthy_in_a_row_end_probation() -> None:
     assert bench.drift.probation == ()
 
 
+def test_an_engine_on_probation_that_shows_nothing_for_a_window_is_on_trial() -> None:
+    """The penalty may have taken all its work: it must get some to show that it has recovered."""
+    bench = Bench()
+    bench.window(d0=0.02)
+    bench.windows(3, d0=0.05)
+    assert bench.drift.penalised(bench.now) == ("d0",)
+    for _ in range(WINDOW - 2):
+        bench.pass_ends()
+    assert bench.drift.penalised(bench.now) == ("d0",)
+    bench.pass_ends()
+    assert (bench.drift.probation, bench.drift.penalised(bench.now)) == (("d0",), ())
+    bench.see("d0", 0.02)
+    assert bench.drift.penalised(bench.now) == ("d0",), "work has come: the trial is over"
+    bench.drift.pause("d0", bench.now + 5.0)
+    assert bench.drift.penalised(bench.now + 14.0) == ("d0",), "mixed work is work"
+
+
 def test_verdicts_give_their_reason_in_one_sentence() -> None:
     bench = Bench()
     bench.window(d0=0.02)
@@ -330,7 +347,7 @@ def test_local_prefill_work_pauses_scoring_and_the_window_starts_anew() -> None:
     for _ in range(8):
         bench.see("d0", 9.0)
         bench.pass_ends()
-    bench.drift.pause("d0")
+    bench.drift.pause("d0", bench.now)
     assert (bench.health().prefill_paused, bench.health().prefill_pauses) == (True, 1)
     assert not bench.drift.measuring("d0")
     bench.windows(2)
@@ -348,10 +365,10 @@ def test_local_prefill_work_pauses_scoring_and_the_window_starts_anew() -> None:
 def test_a_pause_that_goes_on_is_one_pause() -> None:
     bench = Bench()
     for _ in range(3):
-        bench.drift.pause("d0")
+        bench.drift.pause("d0", bench.now)
         bench.pass_ends()
     bench.see("d0", 0.02)
-    bench.drift.pause("d0")
+    bench.drift.pause("d0", bench.now)
     assert bench.health().prefill_pauses == 2
 
 
@@ -359,7 +376,7 @@ def test_a_pause_keeps_baseline_and_probation() -> None:
     bench = Bench()
     bench.window(d0=0.02)
     bench.windows(3, d0=0.05)
-    bench.drift.pause("d0")
+    bench.drift.pause("d0", bench.now)
     assert bench.drift.probation == ("d0",)
     assert bench.windows(2, d0=0.05) == [("d0", EJECTION)], "the fourth and the fifth against 0.02"
 

@@ -82,7 +82,7 @@ class DriftAgainstNaive(RuleBasedStateMachine):
 
     @rule(iid=st.sampled_from(IIDS))
     def prefill_work(self, iid: str) -> None:
-        self.drift.pause(iid)
+        self.drift.pause(iid, self.now)
         self.naive[iid].samples, self.naive[iid].began = [], None
 
     @rule(iid=st.sampled_from(IIDS))

@@ -82,6 +82,11 @@ def test_an_engine_that_owes_a_check_after_a_takeover_is_neither_missing_nor_a_d
     assert decide(out(sight("p0")), sight("d0"), unverified(sight("d1"))) == (REFUSE, "", None)
 
 
+def test_a_fleet_of_one_engine_has_no_floors_to_keep() -> None:
+    assert decide(sight("d0")) == (KEEP, "", None)
+    assert decide(out(sight("p0"))) == (KEEP, "", None)
+
+
 def test_advisory_proposes_and_moves_nothing() -> None:
     control = RoleControl(controller_settings(advisory=True))
     sights = (out(sight("p0")), sight("d0"), sight("d1"))

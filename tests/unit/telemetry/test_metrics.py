@@ -40,6 +40,8 @@ def sample(**changes: Any) -> GaugeSample:
         "pools": {"data": PoolView(limit=512, busy=5, waiting=0)},
         "totals": Counters(served=9, failed=1, offered=10),
         "lease_valid_s": 3.5,
+        "windows_scored": {"e1": 7},
+        "windows_undersampled": {"e1": 2},
     }
     return GaugeSample(**{**values, **changes})
 
@@ -139,6 +141,8 @@ def test_gauges_are_those_of_the_last_pass() -> None:
     assert values['narwhal_cluster_requests_total{counter="offered"}'] == 10
     assert values["narwhal_store_failures_total"] == 2
     assert values["narwhal_lease_valid_seconds"] == 3.5
+    assert values['narwhal_health_windows_scored_total{iid="e1"}'] == 7
+    assert values['narwhal_health_windows_undersampled_total{iid="e1"}'] == 2
     assert "narwhal_mirror_age_seconds" not in values
 
 
