@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "attest": "the sidecar that vouches for one engine (narwhal-attest)",
     "config": "show the effective configuration",
     "cluster": "who owns the fleet, orders to the cluster, drills",
+    "check": "is this fleet fit to serve (narwhal-check)",
     "profile": "measure engines and fit their profiles (narwhal-profile)",
     "engine": "how an engine of the fleet is started, its key in files",
     "simulate": "run simulated engines",

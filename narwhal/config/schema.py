@@ -38,7 +38,6 @@ FAILURES: Final = "failure handling"
 QUARANTINE: Final = "quarantine"
 WAVES: Final = "whole-wave restarts"
 IDENTITY: Final = "engine identity"
-CHECKS: Final = "narwhal-check"
 ROLES: Final = "role control"
 
 
@@ -403,15 +402,8 @@ _HEALTH = (
 
 _PROFILES = (
     _text("profiles.path", "runs/profiles.json", doc="The profile store.", rule=NOT_BLANK, per_host=True),
-    _number(
-        "profiles.max_decode_fit_mape", 0.05, doc="Greatest fit error of a decode profile.", later=CHECKS
-    ),
-    _number(
-        "profiles.max_decode_cv_mape",
-        0.13,
-        doc="Greatest cross-validated error of a decode profile.",
-        later=CHECKS,
-    ),
+    _number("profiles.max_decode_fit_mape", 0.05, doc="Greatest fit error that narwhal-check accepts."),
+    _number("profiles.max_decode_cv_mape", 0.13, doc="The same for the cross-validated error."),
 )
 
 

@@ -27,6 +27,7 @@ from narwhal.ports import (
     StreamCall,
 )
 
+HEALTH_PATH = "/health"
 MODELS_PATH = "/v1/models"
 TOKENIZE_PATH = "/tokenize"
 RESET_PATH = "/reset_prefix_cache"
@@ -118,6 +119,10 @@ class Legs:
         _check(reply, iid)
         return True
 
+    async def check_health(self, iid: str) -> None:
+        """Raises EngineRefused for any status but 200."""
+        await self._get(iid, HEALTH_PATH)
+
     async def version(self, iid: str) -> str:
         """The engine's vLLM version. Raises IdentityError where it tells none."""
         return read_version(await self._get(iid, VERSION_PATH))
@@ -194,8 +199,17 @@ def _new_rid() -> str:
 
 def _check(reply: EngineReply, iid: str) -> EngineReply:
     if reply.status != 200:
-        raise EngineRefused(f"status {reply.status}", iid=iid, status=reply.status)
+        raise EngineRefused(f"status {reply.status}", iid=iid, status=reply.status, error=_error(reply.body))
     return reply
+
+
+def _error(body: bytes) -> dict[str, Any]:
+    """The engine's error object; empty where there is none."""
+    try:
+        error = json.loads(body)["error"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return {}
+    return error if isinstance(error, dict) else {}
 
 
 def _document(reply: EngineReply, iid: str) -> dict[str, Any]:

@@ -1,0 +1,106 @@
+"""What the gates share: the fleet, its engines, and what earlier gates have learnt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from narwhal.errors import EngineError, EngineRefused, IdentityError
+from narwhal.measure.gates.verdict import Finding, failed, skipped
+from narwhal.measure.legs import Legs
+from narwhal.measure.prompts import fresh_prompt
+from narwhal.model.engine import EngineProfile, EngineSpec
+from narwhal.model.settings import FleetConfig
+from narwhal.ports import Identities
+
+PROMPT_WORDS = 200
+ANSWER_TOKENS = 24
+NOT_REACHED = "not reached"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is tried. `kv` False leaves out what hands KV over; `ring`: every engine to the next one."""
+
+    kv: bool = True
+    ring: bool = False
+    repeats: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The profile store as it was read. `there`: whether there is such a file.
+
+    `problems`: sentences of a store that cannot be loaded; then there are no `profiles`.
+    """
+
+    path: str
+    there: bool
+    profiles: Mapping[str, EngineProfile] = field(default_factory=dict)
+    engine_auth: str = ""
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One request as a client would have seen it."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(slots=True)
+class Bench:
+    """`reached` and `paces` grow as the gates run: engines that answered, and times by engine or edge."""
+
+    config: FleetConfig
+    legs: Legs
+    identities: Identities
+    store: Store
+    extent: Extent
+    engine_auth: str
+    reached: set[str] = field(default_factory=set)
+    paces: dict[str, list[Pace]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def engines(self) -> Sequence[EngineSpec]:
+        return self.config.engines
+
+    @property
+    def timeout_s(self) -> float:
+        return self.config.engine.health_timeout_s
+
+    def prompt(self) -> str:
+        """One that no engine has seen before."""
+        return fresh_prompt(os.urandom(8).hex(), PROMPT_WORDS)
+
+
+Judge = Callable[[Bench, str], Awaitable[Finding]]
+
+
+async def each(bench: Bench, judge: Judge, *, engines: Sequence[str], at_once: bool) -> list[Finding]:
+    """A finding for each of these engines, in their order; those that were not reached are skipped.
+
+    `at_once` False: one after the other, where times are measured.
+    """
+    asked = [_judged(bench, judge, iid=iid) for iid in engines]
+    return list(await asyncio.gather(*asked)) if at_once else [await one for one in asked]
+
+
+async def _judged(bench: Bench, judge: Judge, *, iid: str) -> Finding:
+    if iid not in bench.reached:
+        return skipped(iid, NOT_REACHED)
+    try:
+        return await judge(bench, iid)
+    except (EngineError, IdentityError) as error:
+        return failed(iid, words(error))
+
+
+def words(error: Exception) -> str:
+    """An engine's error for the operator: its own message behind the status, where it told one."""
+    if isinstance(error, EngineRefused) and isinstance(message := error.error.get("message"), str):
+        return f"{error}: {message[:300]}"
+    return str(error)
