@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import pytest
 from tests.support.crowd import view
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.router import Router, fleet_document, router_process
-from tests.support.wire import Wire, play, request_bytes
+from tests.support.wire import Wire, ask, play, request_bytes
 
 CLIENTS = 2000
 AT_ONCE = 50
 GROWTH_BYTES = 5 << 20
+IN_LINE = 600
+"""Clients of the crowded router."""
+OUTCOMES = ("served", "failed", "refused", "rejected", "expired", "cancelled", "invalid_requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +32,26 @@ class Site:
     engines: EngineProcess
 
 
+@contextmanager
+def standing(folder: Path, *options: str, **sections: Any) -> Iterator[Site]:
+    with engine_process(4, "--prefill", "0.02", "--interval", "0.01") as engines:
+        fleet = fleet_document(engines.engines, **sections)
+        with router_process(folder, fleet, *options, module="tests.support.counted_router") as router:
+            yield Site(router, engines)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with engine_process(4, "--prefill", "0.02", "--interval", "0.01") as engines:
-        folder = Path(tmp_path_factory.mktemp("router"))
-        fleet = fleet_document(engines.engines)
-        with router_process(folder, fleet, module="tests.support.counted_router") as router:
-            yield Site(router, engines)
+    with standing(Path(tmp_path_factory.mktemp("router"))) as site:
+        yield site
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Iterator[Site]:
+    """A router with far fewer places than clients: most of them leave while they wait in line."""
+    queue = {"queue_capacity": 2 * AT_ONCE, "queue_timeout_s": 60.0}
+    with standing(tmp_path, "--max-concurrent", "4", serving=queue) as site:
+        yield site
 
 
 async def leaves_in_its_head(url: str, dice: random.Random, body: Any) -> None:
@@ -60,7 +77,7 @@ async def leaves_in_its_stream(url: str, dice: random.Random, body: Any) -> None
     await viewer.over
 
 
-async def abort_many(url: str, seed: int) -> None:
+async def abort_many(url: str, seed: int, clients: int = CLIENTS) -> None:
     dice = random.Random(seed)
     seats = asyncio.Semaphore(AT_ONCE)
 
@@ -77,7 +94,7 @@ async def abort_many(url: str, seed: int) -> None:
             await leave(url, dice, body)
 
     async with asyncio.TaskGroup() as group:
-        for index in range(CLIENTS):
+        for index in range(clients):
             group.create_task(one(index))
 
 
@@ -122,7 +139,26 @@ def test_they_count_as_cancelled_and_are_in_the_journal(site: Site) -> None:
     state = site.router.state()
     assert state["cancelled"] > CLIENTS
     assert state["failed"] == 0
-    outcomes = ("served", "failed", "refused", "rejected", "expired", "cancelled", "invalid_requests")
-    assert state["offered"] == sum(state[name] for name in outcomes)
+    assert state["offered"] == sum(state[name] for name in OUTCOMES)
     assert sum(stats["aborted"] for stats in site.engines.all_stats()) > CLIENTS / 4
     assert "Traceback" not in site.router.process.output, site.router.process.output
+
+
+def test_so_are_those_that_waited_in_line(crowded: Site) -> None:
+    router = crowded.router
+    before = router.tasks()
+    play(abort_many(router.url, 3, IN_LINE), within_s=120.0)
+    router.becomes_idle(within_s=1.0)
+    crowded.engines.becomes_idle(within_s=1.0)
+    state = router.state()
+    admission = state["admission"]
+    assert (admission["inflight"], admission["queued"]) == (0, 0)
+    assert admission["queue_high_water"] > 4
+    assert (state["failed"], state["rejected"]) == (0, 0)
+    assert state["offered"] == sum(state[name] for name in OUTCOMES)
+    waited = [row for row in router.journal() if row.get("terminal") == "cancelled" and row["queue_wait_s"]]
+    assert len(waited) > IN_LINE / 10
+    assert left_behind(crowded).tasks <= before
+    served = play(ask(router.url, "/v1/completions", body={"prompt": "after them", "max_tokens": 2}))
+    assert served.status == 200, "every place came back"
+    assert "Traceback" not in router.process.output, router.process.output
