@@ -25,21 +25,23 @@ class ControlCheck:
 
     def demand(self) -> None:
         """Raises NotOwner unless this router owns the fleet at this instant."""
-        if (refusal := self.refusal()) is not None:
-            raise refusal
+        now = self._clock.now()
+        if not self._gate.may_admit(now):
+            raise self._not_owner(now)
 
     def refusal(self) -> NotOwner | None:
         """What `demand` would raise now."""
         now = self._clock.now()
-        if self._gate.may_admit(now):
-            return None
-        return NotOwner(f"this router does not serve now: {self._gate.refusal(now)}")
+        return None if self._gate.may_admit(now) else self._not_owner(now)
 
     def overruled(self, error: StaleEpoch) -> NotOwner | EngineError:
         """What an engine's 409 `stale_epoch` means for its request. Ends the ownership if it is true."""
         if not self._gate.overruled(error.iid, error.epoch):
             return error
-        return NotOwner(f"this router does not serve now: {self._gate.refusal(self._clock.now())}")
+        return self._not_owner(self._clock.now())
+
+    def _not_owner(self, now: float) -> NotOwner:
+        return NotOwner(f"this router does not serve now: {self._gate.refusal(now)}")
 
     async def admit(self) -> None:
         """As `demand`, but waits a little where a handover is under way."""

@@ -42,7 +42,8 @@ class Doors:
         await self._control.admit()
         if not self._admission.admits(inflight):
             raise Overloaded(self._admission.full)
-        return self.room.enter(entry)
+        # Without a queue the limit is all there is to keep.
+        return self.room.enter(entry) if self._admission.capacity else None
 
     async def turn(self, waiter: Waiter) -> None:
         """Waits in line. Raises QueueExpired, NotOwner, NoEngine or NoSchedulableEngine."""
@@ -63,16 +64,12 @@ class Doors:
         """Raises NotOwner: no attempt begins without control."""
         self._control.demand()
 
-    def check_engines(self) -> None:
-        """Raises NoSchedulableEngine or NoEngine: both legs need an engine before any work is done."""
-        if (lack := self._lack()) is not None:
-            raise lack
-
     def refusal(self) -> CapacityError | None:
         """Why no request can be placed now; None while nothing forbids it."""
-        return self._control.refusal() or self._lack()
+        return self._control.refusal() or self.lack()
 
-    def _lack(self) -> CapacityError | None:
+    def lack(self) -> CapacityError | None:
+        """NoSchedulableEngine or NoEngine: both legs need an engine before any work is done."""
         now = self._clock.now()
         for leg in (Leg.PREFILL, Leg.DECODE):
             if self._fleet.can_serve(leg, now):

@@ -31,7 +31,8 @@ class Handler:
             waiter = await self._doors.admit(entry, self._ledger.inflight)
             request = await inbound.read()
             entry.decoded(request)
-            self._doors.check_engines()
+            if (lack := self._doors.lack()) is not None:
+                raise lack
             if waiter is not None:
                 await self._doors.turn(waiter)
             deadline = self._doors.deadline(request)

@@ -35,7 +35,8 @@ class Waiter(Ticket):
 
 
 class WaitingRoom:
-    """The places of one router. `refusal`: why nobody can be placed now, a fresh exception each time."""
+    """The places of one router with a queue. `refusal`: why nobody can be placed now, a fresh exception each
+    time."""
 
     def __init__(
         self, admission: Admission, *, clock: Clock, refusal: Callable[[], CapacityError | None]
