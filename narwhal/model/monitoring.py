@@ -75,9 +75,10 @@ class GaugeSample:
 
     Mappings are by engine ID (`resident_*`: requests) or by role (`eligible`: engines that may take new
     work, `shortfall`: engines missing to `controller.min_*`). `lag_s` is the longest event-loop delay
-    since the pass before. `pools` are the connection pools to engines by name, `totals` the counters of
-    all router runs, `drift` in how many things a standby differs from the owner; `lease_valid_s` is None
-    where this router trusts no lease. `windows_*` are counts of drift windows by engine ID.
+    since the pass before, `credits` what is left for retries. `pools` are the connection pools to engines
+    by name, `totals` the counters of all router runs, `drift` in how many things a standby differs from
+    the owner; `lease_valid_s` is None where this router trusts no lease. `windows_*` are counts of drift
+    windows by engine ID.
     """
 
     role: str
@@ -89,6 +90,8 @@ class GaugeSample:
     shortfall: Mapping[str, int]
     inflight: int
     limit: int
+    queued: int
+    credits: float
     lag_s: float
     degraded: bool
     store_failures: int

@@ -113,6 +113,8 @@ class RouterViews:
             shortfall={role.value: max(0, floors[role] - len(eligible[role])) for role in Role},
             inflight=admission.inflight,
             limit=admission.limit,
+            queued=admission.queued,
+            credits=readings.serving().credits,
             lag_s=lag_s,
             degraded=readings.monitoring.degraded,
             store_failures=control.store.failures,

@@ -125,6 +125,10 @@ class RequestSeries:
             "KV handoff taken to the first token of its decode.",
             bounds=FIRST_BOUNDS,
         )
+        self._queue_wait = Times(
+            "narwhal_queue_wait_seconds", "Time in line for a place.", bounds=FIRST_BOUNDS
+        )
+        self._attempts = Tally("narwhal_attempts", "Prefill and decode attempts of finished requests.")
         self._tokens = Tally("narwhal_tokens", "Tokens of finished requests.", labels=("kind",))
         self._legs = Tally(
             "narwhal_engine_requests", "Finished requests by engine and leg.", labels=("iid", "leg")
@@ -148,9 +152,12 @@ class RequestSeries:
             (self._first_byte, row.first_byte_s),
             (self._tpot, row.tpot_s),
             (self._kv_wait, row.kv_wait_s),
+            (self._queue_wait, row.queue_wait_s),
         ):
             if seconds is not None:
                 times.observe(seconds)
+        if row.attempts:
+            self._attempts.add((), row.attempts)
         if row.input_len:
             self._tokens.add(("input",), row.input_len)
         if row.output_len:
@@ -169,9 +176,18 @@ class RequestSeries:
             self._failures.add(labels)
 
     def families(self) -> Iterator[Metric]:
-        for times in (self._duration, self._ttft, self._first_byte, self._tpot, self._kv_wait):
+        for times in (
+            self._duration, self._ttft, self._first_byte, self._tpot, self._kv_wait, self._queue_wait,
+        ):  # fmt: skip
             yield times.family()
-        for tally in (self._outcomes, self._tokens, self._legs, self._failures, self._crossed):
+        for tally in (
+            self._outcomes,
+            self._attempts,
+            self._tokens,
+            self._legs,
+            self._failures,
+            self._crossed,
+        ):
             yield tally.family()
 
 
@@ -194,7 +210,9 @@ def _gauge_families(sample: GaugeSample) -> Iterator[Metric]:
     yield gauge("narwhal_epoch", sample.epoch, doc="Epoch of the ownership as last seen.")
     yield gauge("narwhal_ready", sample.ready, doc="1 while /ready answers 200.")
     yield gauge("narwhal_inflight_requests", sample.inflight, doc="Requests in hand.")
-    yield gauge("narwhal_inflight_limit", sample.limit, doc="Requests in hand at most.")
+    yield gauge("narwhal_inflight_limit", sample.limit, doc="Requests served at a time at most.")
+    yield gauge("narwhal_queued_requests", sample.queued, doc="Requests in line for a place.")
+    yield gauge("narwhal_retry_credits", sample.credits, doc="What is left for further attempts.")
     yield gauge(
         "narwhal_event_loop_lag_seconds", sample.lag_s, doc="Longest delay of the loop since the last pass."
     )

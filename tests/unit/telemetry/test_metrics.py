@@ -32,6 +32,8 @@ def sample(**changes: Any) -> GaugeSample:
         "shortfall": {"prefill": 0, "decode": 1},
         "inflight": 4,
         "limit": 512,
+        "queued": 3,
+        "credits": 8.5,
         "lag_s": 0.002,
         "degraded": False,
         "store_failures": 2,
@@ -103,14 +105,24 @@ def test_times_fall_into_cumulative_buckets() -> None:
 def test_what_never_came_about_is_not_observed() -> None:
     metrics = RouterMetrics()
     row = finished_row(
-        ttft_s=None, tpot_s=None, first_byte_s=None, kv_wait_s=None, input_len=None, output_len=0,
+        ttft_s=None, tpot_s=None, attempts=0, first_byte_s=None, kv_wait_s=None, input_len=None, output_len=0,
         prefill_iid=None, decode_iid=None,
     )  # fmt: skip
     metrics.request(row, Outcome.REJECTED)
     values = read(metrics)
     assert not any(
-        re.match(r"narwhal_(ttft|tpot|first_byte|kv_wait|tokens|engine_requests)", name) for name in values
+        re.match(r"narwhal_(ttft|tpot|first_byte|kv_wait|queue_wait|attempts|tokens|engine_requests)", name)
+        for name in values
     )
+
+
+def test_attempts_are_counted_and_waits_in_line_where_there_were_any() -> None:
+    metrics = RouterMetrics()
+    metrics.request(finished_row(attempts=3, queue_wait_s=0.4), Outcome.SERVED)
+    metrics.request(finished_row(), Outcome.SERVED)
+    values = read(metrics)
+    assert values["narwhal_attempts_total"] == 4
+    assert (values["narwhal_queue_wait_seconds_count"], values["narwhal_queue_wait_seconds_sum"]) == (1, 0.4)
 
 
 def test_tokens_legs_and_failures_are_told_by_engine_without_their_texts() -> None:
@@ -133,6 +145,7 @@ def test_gauges_are_those_of_the_last_pass() -> None:
     values = read(metrics)
     assert values["narwhal_ready"] == 1
     assert values["narwhal_epoch"] == 41
+    assert (values["narwhal_queued_requests"], values["narwhal_retry_credits"]) == (3, 8.5)
     assert values['narwhal_role{role="active"}'] == 1
     assert values['narwhal_role{role="standby"}'] == 0
     assert values['narwhal_resident_requests{iid="e1",leg="decode"}'] == 3
