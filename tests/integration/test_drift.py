@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,6 +95,17 @@ def test_all_engines_slower_at_once_are_a_surge_and_nobodys_fault(tmp_path: Path
 
         eventually(windows_later, what="six windows of slow tokens")
         assert events(router, "ejection") == []
+
+
+def test_a_router_that_stood_still_blames_no_engine(tmp_path: Path) -> None:
+    with fleet(tmp_path, 3) as (_, router), traffic(router.url, clients=6, max_tokens=25):
+        eventually(lambda: scored(router, "e1", "e2"), what="every decode engine has a baseline")
+        for _ in range(3):
+            os.kill(router.pid, signal.SIGSTOP)
+            time.sleep(1.4)
+            os.kill(router.pid, signal.SIGCONT)
+            time.sleep(0.6)
+        assert events(router, "probation", "ejection", "hold") == []
 
 
 def test_a_role_that_falls_below_its_floor_gets_an_engine_and_serves_on(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import pytest
 from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
 from narwhal.errors import EngineUnreachable, InvariantViolation, StoreUnreachable
+from narwhal.model.decoding import DecodeSeen
 from narwhal.model.lease import Published, PublishReply
 from narwhal.model.monitoring import StageReport
 from narwhal.monitor.gate import MonitoredGate
@@ -19,11 +20,13 @@ from narwhal.monitor.handoff import HandoffStage
 from narwhal.monitor.lag import LoopLag
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard, longest_context
+from narwhal.monitor.rollover import RolloverStage
 from narwhal.monitor.stage import Stage, run_stage, stage_deadline_s
 from narwhal.policy.monitoring import Monitoring
 from narwhal.ports import EngineReply
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
+from tests.support.own_router import Own
 
 CLOCK = SystemClock()
 LIVENESS_S = 10.0
@@ -251,6 +254,68 @@ def test_the_loop_goes_on_after_failing_passes() -> None:
 def test_stages_out_of_their_fixed_order_are_a_bug() -> None:
     with pytest.raises(InvariantViolation, match="order"):
         monitored(Acting("handoff"), Acting("telemetry"))
+
+
+# --- rollover --------------------------------------------------------------------------------------
+
+
+class Watching:
+    """Streams that are looked at in so many pieces."""
+
+    def __init__(self, pieces: int = 1) -> None:
+        self.pieces = pieces
+        self.taken = 0
+
+    def look(self) -> Iterator[None]:
+        for _ in range(self.pieces):
+            yield
+
+    def take(self) -> Sequence[DecodeSeen]:
+        self.taken += 1
+        return (DecodeSeen("d0", 0.02, 1.0, 100.0),)
+
+
+def test_streams_are_looked_at_in_pieces_and_others_run_between() -> None:
+    async def scenario() -> int:
+        turns = 0
+
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(turn)
+
+        turn()
+        await RolloverStage(Watching(pieces=20), Own().fleet.pacing, interval_s=1.0).run(100.0)
+        return turns
+
+    assert run(scenario()) >= 20
+
+
+def test_a_pass_that_comes_late_ends_no_interval_and_the_next_one_does() -> None:
+    """Our own lag is no evidence: what the engines sent meanwhile may still be unread."""
+    watch, own = Watching(), Own()
+    stage = RolloverStage(watch, own.fleet.pacing, interval_s=1.0)
+
+    async def passes() -> list[int]:
+        taken = []
+        for now in (100.0, 101.0, 102.4, 104.0, 104.1, 105.0):
+            await stage.run(now)
+            taken.append(watch.taken)
+        return taken
+
+    assert run(passes()) == [1, 2, 3, 3, 4, 5]
+
+
+def test_short_intervals_are_late_by_a_quarter_of_a_second() -> None:
+    watch = Watching()
+    stage = RolloverStage(watch, Own().fleet.pacing, interval_s=0.1)
+
+    async def passes() -> None:
+        for now in (100.0, 100.3, 100.7):
+            await stage.run(now)
+
+    run(passes())
+    assert watch.taken == 2
 
 
 # --- handoff ---------------------------------------------------------------------------------------
