@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -82,9 +83,13 @@ class MonitorLoop:
                 await stage.aclose()
 
     async def run_pass(self) -> None:
-        """One pass. Ownership is compared with the clock before each stage, at that instant."""
+        """One pass. Ownership is compared with the clock before each stage, at that instant.
+
+        Requests are served between two stages: a pass over hundreds of engines must not be one piece.
+        """
         started = self._clock.now()
         for stage in self._stages:
+            await asyncio.sleep(0)
             if stage.needs_control and not self._gate.may_admit(self._clock.now()):
                 continue
             self._record.stage_ended(await run_stage(stage, clock=self._clock, deadline_s=self._deadline_s))

@@ -13,7 +13,7 @@ from narwhal.clock import Clock
 from narwhal.model.decoding import DecodeSeen
 from narwhal.serving.relay import LegTally
 
-SLICE = 256
+SLICE = 128
 """Streams looked at in one piece, in well under a millisecond."""
 
 

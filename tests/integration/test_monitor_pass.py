@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -153,6 +154,29 @@ def test_the_stages_behind_a_failed_one_still_run() -> None:
     view = monitoring.view()
     assert (view.stages["telemetry"].last_class, view.stages["handoff"].failures) == ("OSError", 0)
     assert view.consecutive == 1
+
+
+def test_the_loop_serves_others_between_two_stages() -> None:
+    order: list[str] = []
+
+    def acting(name: str) -> Acting:
+        async def act() -> None:
+            order.append(name)
+
+        return Acting(name, act)
+
+    async def beside() -> None:
+        while len(order) < 100:
+            order.append("other")
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        loop, _, _ = monitored(acting("liveness"), acting("telemetry"), acting("handoff"))
+        await asyncio.gather(beside(), loop.run_pass())
+
+    run(scenario())
+    stages = [index for index, name in enumerate(order) if name != "other"]
+    assert all("other" in order[one:next_one] for one, next_one in pairwise(stages)), order
 
 
 def test_failing_passes_degrade_close_admission_and_the_first_clean_one_opens_it() -> None:
