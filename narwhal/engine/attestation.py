@@ -1,7 +1,7 @@
 """Identity of engines: `/version` and `/metrics` of the engine itself, the document of its sidecar.
 
 The engine is asked on the control pool. A sidecar has another address and must never see the engines' key,
-so the sidecars have a lean client of their own, as small as the control pool.
+so the sidecars are asked through a second, equally small pool that has none.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from narwhal.engine.client import ClientSettings, LeanClient
+from narwhal.engine.control import LeanControl
 from narwhal.errors import AttestationInvalid, IdentityError
 from narwhal.model.attestation import Attestation, read_attestation
-from narwhal.model.engine import EngineSpec, Leg
+from narwhal.model.engine import EngineSpec
 from narwhal.model.identity import (
     METRICS_PATH,
     VERSION_PATH,
@@ -23,24 +23,25 @@ from narwhal.model.identity import (
     read_version,
 )
 from narwhal.model.settings import EngineSettings
-from narwhal.ports import ControlClient, EngineCall
+from narwhal.ports import ControlClient
 
-_DOCUMENT_LIMIT = 1 << 20
-_RID = "narwhal-attestation"
 _SHOWN_CHARS = 200
 
 
 class EngineIdentities:
-    """`ports.Identities`. Make it on the loop that it serves; `control` stays the caller's to close."""
+    """`ports.Identities`. `control` reaches the engines, `sidecars` their sidecars; closes the latter."""
 
     def __init__(
-        self, engines: Sequence[EngineSpec], control: ControlClient, *, settings: EngineSettings
+        self, engines: Sequence[EngineSpec], control: ControlClient, *, sidecars: ControlClient
     ) -> None:
-        attested = [replace(spec, url=spec.attestation_url) for spec in engines if spec.attestation_url]
         self._control = control
-        self._connect_s = settings.connect_timeout_s
-        self._paths = {spec.iid: "" if urlsplit(spec.url).path else "/" for spec in attested}
-        self._sidecars = LeanClient(attested, ClientSettings(settings.control_connections, _DOCUMENT_LIMIT))
+        self._sidecars = sidecars
+        # The URL is the document's own; only an empty path has to be written out.
+        self._paths = {
+            spec.iid: "" if urlsplit(spec.attestation_url).path else "/"
+            for spec in engines
+            if spec.attestation_url
+        }
 
     async def identity(self, iid: str, *, timeout_s: float) -> EngineIdentity:
         """The start is read last: while it is the same, so is the process whose version was read."""
@@ -49,17 +50,7 @@ class EngineIdentities:
         return EngineIdentity(version, start)
 
     async def attestation(self, iid: str, *, timeout_s: float) -> Attestation:
-        call = EngineCall(
-            iid,
-            "GET",
-            self._paths[iid],
-            Leg.PROBE,
-            _RID,
-            connect_s=min(self._connect_s, timeout_s),
-            pool_s=timeout_s,
-            total_s=timeout_s,
-        )
-        reply = await self._sidecars.fetch(call)
+        reply = await self._sidecars.get(iid, self._paths[iid], timeout_s=timeout_s)
         if reply.status != 200:
             raise AttestationInvalid(f"the sidecar answers {reply.status}{_reason(reply.body)}")
         return read_attestation(reply.body)
@@ -72,6 +63,16 @@ class EngineIdentities:
         if reply.status != 200:
             raise IdentityError(f"{path} answers {reply.status}")
         return reply.body
+
+
+def sidecar_control(engines: Sequence[EngineSpec], settings: EngineSettings) -> LeanControl:
+    """The pool that reaches the sidecars of engines that have one. Make it on the loop that it serves."""
+    attested = [replace(spec, url=spec.attestation_url) for spec in engines if spec.attestation_url]
+    return LeanControl(
+        attested,
+        connections=settings.control_connections,
+        connect_timeout_s=settings.connect_timeout_s,
+    )
 
 
 def _reason(body: bytes) -> str:

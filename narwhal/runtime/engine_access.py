@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from narwhal.clock import SystemClock
-from narwhal.engine.attestation import EngineIdentities
+from narwhal.engine.attestation import EngineIdentities, sidecar_control
 from narwhal.engine.client import ClientSettings, LeanClient
 from narwhal.engine.control import LeanControl
 from narwhal.engine.dialect import make_dialect
@@ -34,7 +34,8 @@ async def engine_access(
         connect_timeout_s=engine.connect_timeout_s,
         api_key=api_key,
     )
-    identities = EngineIdentities(config.engines, control, settings=engine)
+    sidecars = sidecar_control(config.engines, engine)
+    identities = EngineIdentities(config.engines, control, sidecars=sidecars)
     try:
         dialect = make_dialect(engine.dialect, engine.connector)
         yield Access(client, control, dialect, SystemClock(), config.model, engine, serving), identities

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from narwhal.engine.attestation import EngineIdentities
+from narwhal.engine.attestation import EngineIdentities, sidecar_control
 from narwhal.engine.control import LeanControl
 from narwhal.errors import AttestationInvalid, EngineUnreachable
 from narwhal.model.attestation import digest_of
@@ -51,7 +51,8 @@ def restart(engine: RemoteEngine) -> None:
 def with_identities(spec: EngineSpec, scene: Callable[[EngineIdentities], Awaitable[None]]) -> None:
     async def main() -> None:
         control = LeanControl([spec], connections=2, connect_timeout_s=5.0)
-        identities = EngineIdentities([spec], control, settings=engine_settings())
+        sidecars = sidecar_control([spec], engine_settings())
+        identities = EngineIdentities([spec], control, sidecars=sidecars)
         try:
             await scene(identities)
         finally:
@@ -197,7 +198,8 @@ def test_the_engines_key_goes_to_the_engine_and_never_to_the_sidecar(
 
         async def scene() -> None:
             control = LeanControl([spec], connections=2, connect_timeout_s=5.0, api_key="opens")
-            identities = EngineIdentities([spec], control, settings=engine_settings())
+            sidecars = sidecar_control([spec], engine_settings())
+            identities = EngineIdentities([spec], control, sidecars=sidecars)
             with pytest.raises(AttestationInvalid, match="schema must be"):
                 await identities.attestation("e0", timeout_s=LIVENESS_S)
             await identities.identity("e0", timeout_s=LIVENESS_S)

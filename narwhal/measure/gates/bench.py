@@ -16,7 +16,7 @@ from narwhal.model.engine import EngineProfile, EngineSpec
 from narwhal.model.settings import FleetConfig
 from narwhal.ports import Identities
 
-PROMPT_WORDS = 200
+PROMPT_WORDS = 60
 ANSWER_TOKENS = 24
 NOT_REACHED = "not reached"
 

@@ -1,0 +1,31 @@
+"""Every command that is installed, and every one of the umbrella, is there."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from narwhal.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_an_installed_command_has_its_function(name: str) -> None:
+    module, _, function = SCRIPTS[name].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_command_of_the_umbrella_has_its_module(name: str) -> None:
+    assert callable(importlib.import_module(f"narwhal.cli.{name}").main)
+
+
+@pytest.mark.parametrize("name", ["narwhal-serve", "narwhal-check", "narwhal-profile", "narwhal-attest"])
+def test_a_command_stands_alone_and_under_the_umbrella(name: str) -> None:
+    assert name in SCRIPTS
+    assert f"({name})" in COMMANDS[name.removeprefix("narwhal-")]
