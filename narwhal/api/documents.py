@@ -67,6 +67,12 @@ def state_document(view: StateView) -> Document:
         "health": {iid: asdict(one) for iid, one in view.health.items()},
         "control": _control(view.role_control),
         "flips": [_decision(flip) for flip in view.role_control.flips],
+        "edges": [asdict(edge) for edge in view.edges],
+        # By hand as above.
+        "kv": {
+            iid: {"handoffs": held.handoffs, "tokens": held.tokens, "orphaned": held.orphaned}
+            for iid, held in view.kv.items()
+        },
     }
     return with_resting(STATE, body)
 

@@ -36,12 +36,8 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
             Resting("refused", 0, "predictive admission"),
             Resting("admission.mode", "open", "predictive admission"),
             Resting("draining", (), "lifecycle"),
-            Resting("edges", (), "failure handling: avoided edges"),
-            Resting("kv", {}, "failure handling: KV ledger"),
         ),
         HANDOFF: (
-            Resting("edges", (), "failure handling: avoided edges"),
-            Resting("kv_ledger", {}, "failure handling: KV ledger"),
             Resting("counters.refused", 0, "predictive admission"),
             Resting("lifecycle.wave", None, "lifecycle"),
             Resting("lifecycle.records", (), "lifecycle"),

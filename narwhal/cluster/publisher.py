@@ -30,7 +30,7 @@ BLOCKED_AFTER_S = 1.0
 """A first write that fails so long for a reason that is the store's: a renewal counts instead."""
 RETRY_S = 0.1
 
-VOLATILE = frozenset({"at", "counters"})
+VOLATILE = frozenset({"at", "counters", "kv_ledger"})
 """Change all the time and travel with snapshots and totals: no delta for them."""
 URGENT = frozenset({"roles", "ejected", "inference_sources", "holds", "lifecycle"})
 """A change of these is a snapshot at once."""

@@ -73,12 +73,12 @@ class PoolView:
 class GaugeSample:
     """What the `telemetry` stage read in one pass; the metrics registry shows the last one.
 
-    Mappings are by engine ID (`resident_*`: requests) or by role (`eligible`: engines that may take new
-    work, `shortfall`: engines missing to `controller.min_*`). `lag_s` is the longest event-loop delay
-    since the pass before, `credits` what is left for retries. `pools` are the connection pools to engines
-    by name, `totals` the counters of all router runs, `drift` in how many things a standby differs from
-    the owner; `lease_valid_s` is None where this router trusts no lease. `windows_*` are counts of drift
-    windows by engine ID.
+    Mappings are by engine ID (`resident_*`: requests; `kv_held`, `kv_orphaned`: KV handoffs; `windows_*`:
+    drift windows) or by role (`eligible`: engines that may take new work, `shortfall`: engines missing to
+    `controller.min_*`). `lag_s` is the longest event-loop delay since the pass before, `credits` what is left
+    for retries. `pools` are the connection pools to engines by name, `totals` the counters of all router
+    runs, `drift` in how many things a standby differs from the owner; `lease_valid_s` is None where this
+    router trusts no lease.
     """
 
     role: str
@@ -86,6 +86,8 @@ class GaugeSample:
     ready: bool
     resident_prefill: Mapping[str, int]
     resident_decode: Mapping[str, int]
+    kv_held: Mapping[str, int]
+    kv_orphaned: Mapping[str, int]
     eligible: Mapping[str, int]
     shortfall: Mapping[str, int]
     inflight: int

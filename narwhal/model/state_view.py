@@ -10,6 +10,7 @@ from narwhal.model.control import ControlStatus
 from narwhal.model.decoding import DriftHealth, RoleLoad
 from narwhal.model.engine import Role
 from narwhal.model.monitoring import MonitoringView, PoolView
+from narwhal.model.pair_view import EdgeView, HeldKv
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
 from narwhal.model.role_control import RoleControlView
@@ -59,6 +60,8 @@ class StateView:
     resident: Mapping[str, Resident]
     pinned: tuple[str, ...]
     standing: StandingView
+    edges: tuple[EdgeView, ...]
+    kv: Mapping[str, HeldKv]
     thresholds: ThresholdSettings
     slo: SloSettings
     load: RoleLoad

@@ -72,6 +72,8 @@ class RouterViews:
             resident=readings.fleet.resident(),
             pinned=readings.fleet.pinned(),
             standing=readings.fleet.standing(now),
+            edges=readings.fleet.edges(now),
+            kv=readings.fleet.kv(),
             thresholds=self._config.controller.thresholds,
             slo=self._config.slo,
             load=readings.fleet.pacing.load(self._eligible(now)),
@@ -101,6 +103,7 @@ class RouterViews:
         resident = readings.fleet.resident()
         eligible = self._eligible(now)
         drift = readings.fleet.pacing.health(now)
+        kv = readings.fleet.kv()
         controller = self._config.controller
         floors = {Role.PREFILL: controller.min_prefill, Role.DECODE: controller.min_decode}
         return GaugeSample(
@@ -109,6 +112,8 @@ class RouterViews:
             ready=judge(self._facts(now)).ready,
             resident_prefill={iid: legs.prefill for iid, legs in resident.items()},
             resident_decode={iid: legs.decode for iid, legs in resident.items()},
+            kv_held={iid: held.handoffs for iid, held in kv.items()},
+            kv_orphaned={iid: held.orphaned for iid, held in kv.items()},
             eligible={role.value: len(eligible[role]) for role in Role},
             shortfall={role.value: max(0, floors[role] - len(eligible[role])) for role in Role},
             inflight=admission.inflight,

@@ -1,7 +1,7 @@
 """What a handoff tells of things that have no owner in this version: it goes on to the next owner. Pure.
 
-Edges, the KV ledger and lifecycle records are taken as they came and exported as they have become meanwhile
-(`narwhal.policy.ageing`). A machine that comes to own one of them takes it out of `state`.
+Lifecycle records are taken as they came and exported so. A machine that comes to own them takes them out of
+`state`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 from narwhal.model.engine import Role
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
-from narwhal.policy.ageing import aged
 
 
 class Carried:
@@ -20,20 +19,13 @@ class Carried:
 
     def __init__(self) -> None:
         self._document: HandoffDocument | None = None
-        self._at = 0.0
 
-    def take(self, document: HandoffDocument, now: float) -> None:
-        self._document, self._at = document, now
+    def take(self, document: HandoffDocument) -> None:
+        self._document = document
 
-    def state(self, now: float, *, roles: Mapping[str, Role], lifecycle: Mapping[str, Any]) -> FleetState:
+    def state(self, *, roles: Mapping[str, Role], lifecycle: Mapping[str, Any]) -> FleetState:
         """The fleet's part of the handoff: `roles`, `lifecycle` where nothing was carried, and the rest."""
         document = self._document
         if document is None:
             return FleetState(roles=roles, lifecycle=lifecycle)
-        by_s = now - self._at
-        return FleetState(
-            roles=roles,
-            lifecycle={**lifecycle, **document.lifecycle},
-            edges=aged(document.edges, by_s),
-            kv_ledger=aged(document.kv_ledger, by_s),
-        )
+        return FleetState(roles=roles, lifecycle={**lifecycle, **document.lifecycle})

@@ -28,12 +28,14 @@ from narwhal.model.effect import ProbeKind
 class Owed:
     """One probe that is owed. `producers`: whose transfers failed, "" = local, for an inference probe.
 
+    `consumer`: who is to pull the engine's own KV, for a suspect producer; it goes before `producers`.
     `then_inference`: once a health check passed, an inference probe without a hold is owed too.
     """
 
     reason: str
     due_at: float
     producers: list[str] = field(default_factory=list)
+    consumer: str = ""
     then_inference: bool = False
     turn: int = 0
 

@@ -6,9 +6,15 @@ TPOT target. Without profiles both are plain tokens: the neutral coefficients ma
 
 A penalty (probation) is added to what placement compares, never to resident work: it orders engines, it
 predicts nothing. Its seconds weigh on decode as they do on prefill, in shares of the target of the latter.
+
+KV blocks that an engine holds for decodes elsewhere are a penalty of its prefill too: the predicted work of
+the prefills that filled them, times the share of the KV cache that they take. Few blocks weigh next to
+nothing, whoever computed them is done; with a full cache the next prompt waits for all of them.
 """
 
 from __future__ import annotations
+
+from math import inf
 
 from narwhal.model.engine import EngineProfile
 
@@ -23,6 +29,9 @@ NEUTRAL_TPOT = 1.0
 NEUTRAL_TOKENS_PER_S = 10_000.0
 """What a second of penalty weighs where nobody has measured: about what one engine prefills in it."""
 
+NEUTRAL_CACHE_TOKENS = 100_000.0
+"""KV cache of an engine whose `kv_capacity_tokens` nobody has measured, for the weight of held blocks."""
+
 NO_ROOM = 1e-9
 """Tokens of room where not even one sequence alone keeps the target: behind all that can, yet ordered."""
 
@@ -36,10 +45,12 @@ class EngineLoad:
     """
 
     __slots__ = (
+        "_held",
         "_kv_capacity",
         "_kv_room",
         "_mixed",
         "_per_request",
+        "_probation",
         "a",
         "b",
         "c",
@@ -63,7 +74,7 @@ class EngineLoad:
         self._per_request = profile.tpot_request_slope / profile.tpot_slope
         self._kv_capacity = float(profile.kv_capacity_tokens or "inf")
         self.prefills = self.decodes = self.kv_tokens = self.last_chosen = 0
-        self.prefill_work = 0.0
+        self.prefill_work = self._held = 0.0
         self._mixed = False
         self.room = 0.0
         self.penalise(0.0, 0.0)
@@ -103,9 +114,19 @@ class EngineLoad:
 
     def penalise(self, prefill: float, decode: float) -> None:
         """What placement adds to the costs of the two legs from now on, in their own units; 0 = nothing."""
-        self.prefill_penalty, self.decode_penalty = prefill, decode
-        self.placed_c = self.c + prefill
+        self._probation, self.decode_penalty = prefill, decode
+        self._order_prefill()
         self.decode_changed(0, 0)
+
+    def hold(self, kv_tokens: int, work: float) -> None:
+        """KV of so many tokens is held for others; `work`: the predicted prefills that made it."""
+        capacity = NEUTRAL_CACHE_TOKENS if self._kv_capacity == inf else self._kv_capacity
+        self._held = work * min(1.0, kv_tokens / capacity)
+        self._order_prefill()
+
+    def _order_prefill(self) -> None:
+        self.prefill_penalty = self._probation + self._held
+        self.placed_c = self.c + self.prefill_penalty
 
     def decode_share(self, kv_tokens: int) -> float:
         """Resident and new KV tokens ÷ `room`. Above 1.0 the target is missed or the cache too small."""

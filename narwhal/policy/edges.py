@@ -37,12 +37,14 @@ from typing import Any
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import FailureClass, ProbeOutcome
+from narwhal.model.pair_view import EdgeView
 from narwhal.policy.edge_map import Edge, EdgeMap
 
 PARTNERS = 2
 """Partners with whom an engine fails when it is its own fault."""
 _TRANSFER = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS})
 _BEHIND_FIRST_TOKEN = frozenset({"stream:silence"})
+_TRAVELS = ("producer", "consumer", "reason", "age_s")
 _NONE: frozenset[str] = frozenset()
 
 Row = Counter[tuple[str, FailureClass]]
@@ -240,14 +242,17 @@ class Edges:
 
     # --- what people and the next owner see ------------------------------------------------------
 
-    def view(self, now: float) -> list[dict[str, Any]]:
+    def view(self, now: float) -> tuple[EdgeView, ...]:
         """Edges that are not at rest, by producer and consumer."""
-        return [_row(edge, now) for edge in self.map.all() if edge.failures or edge in self._owing]
+        return tuple(_view(edge, now) for edge in self.map.all() if edge.failures or edge in self._owing)
 
     def export(self, now: float) -> list[dict[str, Any]]:
         """The avoided edges, for the handoff's `edges`."""
-        names = ("producer", "consumer", "reason", "age_s")
-        return [{name: row[name] for name in names} for row in self.view(now) if row["avoided"]]
+        if not self.avoided:
+            return []
+        views = [_view(edge, now) for edge in self._owing if edge.avoided_at is not None]
+        in_order = sorted(views, key=lambda view: (view.producer, view.consumer))
+        return [{name: getattr(view, name) for name in _TRAVELS} for view in in_order]
 
     def restore(self, told: object, now: float) -> None:
         """Replaces everything by the avoided edges that a handoff tells; each owes a probe at once.
@@ -280,12 +285,12 @@ class Edges:
                 raise InvariantViolation(f"{pair}: ripe below the threshold")
 
 
-def _row(edge: Edge, now: float) -> dict[str, Any]:
-    return {
-        "producer": edge.producer,
-        "consumer": edge.consumer,
-        "failures": edge.failures,
-        "avoided": edge.avoided_at is not None,
-        "age_s": None if edge.avoided_at is None else round(now - edge.avoided_at, 3),
-        "reason": edge.reason,
-    }
+def _view(edge: Edge, now: float) -> EdgeView:
+    return EdgeView(
+        edge.producer,
+        edge.consumer,
+        failures=edge.failures,
+        avoided=edge.avoided_at is not None,
+        age_s=None if edge.avoided_at is None else round(now - edge.avoided_at, 3),
+        reason=edge.reason,
+    )

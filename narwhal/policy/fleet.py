@@ -1,7 +1,8 @@
 """The one owner of engine state: roles, pins, what is resident where, who may serve. Pure.
 
-Composes the machines of this package and holds no thresholds: evidence goes to `judgement`, which engines
-may take new requests says `standings`, and placement looks at those alone.
+Composes the machines of this package and holds no thresholds: evidence goes to `blame` and from there to
+`judgement`, which engines may take new requests says `standings`, which of them to prefer `preference`; what
+is resident stands in `accounts`.
 
 | event | effect |
 | --- | --- |
@@ -20,21 +21,25 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from narwhal.errors import InvariantViolation
 from narwhal.model.effect import Effect
 from narwhal.model.engine import EngineProfile, Leg, Role
 from narwhal.model.evidence import Evidence, LegFailed
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
+from narwhal.model.pair_view import EdgeView, HeldKv
 from narwhal.model.placement import Demand, Reservation, Resident
 from narwhal.model.settings import FleetConfig
 from narwhal.model.standing import StandingView
+from narwhal.policy.accounts import Accounts
+from narwhal.policy.blame import Blame
 from narwhal.policy.carried import Carried
-from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
+from narwhal.policy.cost import EngineLoad
 from narwhal.policy.demand import Risk
 from narwhal.policy.judgement import Judgement
+from narwhal.policy.kv_ledger import lease_s
 from narwhal.policy.pacing import Pacing
-from narwhal.policy.placement import Pick, least_prefill_work, pick_decode, pick_prefill
+from narwhal.policy.placement import least_prefill_work
+from narwhal.policy.preference import Preference, without
 from narwhal.policy.roles import EngineSight
 from narwhal.policy.split import ROLE_OF, Split
 
@@ -55,21 +60,21 @@ class Fleet:
         self._specs = {spec.iid: spec for spec in sorted(settings.engines, key=attrgetter("iid"))}
         self._policy = settings.recovery.engine_restart_policy
         self.split = Split(self._specs.values(), settings.controller)
-        self.profiled = all(iid in profiles for iid in self._specs)
-        """True when placement predicts from measured profiles."""
-        self._ttft_s = settings.slo.ttft_s if self.profiled else math.inf
-        self._decode_limit = 1.0 if self.profiled else math.inf
-        tpot_s = settings.slo.tpot_s if self.profiled else NEUTRAL_TPOT
-        self._loads = {
-            iid: EngineLoad(iid, profiles[iid] if self.profiled else NEUTRAL, tpot_s=tpot_s)
-            for iid in self._specs
-        }
-        self._open: dict[int, Reservation] = {}
-        self._tickets = 0
+        self.accounts = Accounts(
+            self._specs,
+            profiles,
+            slo=settings.slo,
+            lease_s=lease_s(settings.serving.handoff_timeout_s),
+        )
+        self._loads = self.accounts.loads
         self._judgement = Judgement(
             self._specs, settings.recovery, interval_s=settings.controller.monitor_interval_s
         )
         self.standings = self._judgement.standings
+        self._blame = Blame(
+            self._judgement, settings.recovery, interval_s=settings.controller.monitor_interval_s
+        )
+        self._preference = Preference(self._blame.edges, self._blame.pressure)
         self.pacing = Pacing(
             settings, profiles, standings=self.standings, loads=self._loads, profiled=self.profiled
         )
@@ -81,6 +86,11 @@ class Fleet:
         self._permit_roles()
 
     # --- what is ---------------------------------------------------------------------------------
+
+    @property
+    def profiled(self) -> bool:
+        """True when placement predicts from measured profiles."""
+        return self.accounts.profiled
 
     def roles(self) -> Mapping[str, Role]:
         """Engine ID to its role now, sorted by ID."""
@@ -118,7 +128,15 @@ class Fleet:
 
     def resident(self) -> Mapping[str, Resident]:
         """Engine ID to the legs that this router has there now."""
-        return {iid: Resident(load.prefills, load.decodes) for iid, load in self._loads.items()}
+        return self.accounts.resident()
+
+    def edges(self, now: float) -> tuple[EdgeView, ...]:
+        """Edges that fail, are avoided or owe a probe, by producer and consumer."""
+        return self._blame.edges.view(now)
+
+    def kv(self) -> Mapping[str, HeldKv]:
+        """Engine ID to the KV that it holds for decodes elsewhere."""
+        return self.accounts.kv()
 
     def sizer(self, now: float) -> str | None:
         """The engine to ask for a token count: the prefill candidate with least resident work."""
@@ -132,14 +150,13 @@ class Fleet:
 
         `avoid` names engines that failed this request; they are used only when no other is left.
         """
-        candidates = _without(self._offered(Leg.PREFILL, now), avoid)
+        candidates = without(self._offered(Leg.PREFILL, now), avoid)
         if not candidates:
             return None
-        pick = pick_prefill(candidates, demand.input_tokens, ttft_s=self._ttft_s)
-        load = pick.load
-        work = load.prefill_seconds(demand.input_tokens)
-        load.prefill_begins(work)
-        return self._reserved(pick, Leg.PREFILL, work=work)
+        if not self._preference.idle:
+            consumers = self._offered(Leg.DECODE, now)
+            candidates = self._preference.producers(candidates, now, consumers=consumers)
+        return self.accounts.prefill(candidates, demand)
 
     def reserve_decode(
         self, demand: Demand, now: float, *, producer: str, avoid: Set[str] = _NOBODY
@@ -149,22 +166,17 @@ class Fleet:
         The `producer` of the KV is used only when no other engine may take the leg; an engine to
         `avoid` comes even after the producer.
         """
-        candidates = _without(_without(self._offered(Leg.DECODE, now), avoid), {producer})
+        candidates = without(without(self._offered(Leg.DECODE, now), avoid), {producer})
         if not candidates:
             return None
-        pick = pick_decode(candidates, demand.kv_tokens, limit=self._decode_limit)
-        pick.load.decode_changed(1, demand.kv_tokens)
-        return self._reserved(pick, Leg.DECODE, work=demand.kv_tokens)
+        if not self._preference.idle:
+            local = self._alone(producer) if producer not in avoid else ()
+            candidates = self._preference.consumers(candidates, now, producer=producer, local=local)
+        return self.accounts.decode(candidates, demand)
 
     def release(self, reservation: Reservation, now: float) -> None:
         """Ends a reservation. Again, or for one of another fleet: nothing happens."""
-        if self._open.pop(reservation.ticket, None) is None:
-            return
-        load = self._loads[reservation.iid]
-        if reservation.leg is Leg.DECODE:
-            load.decode_changed(-1, -int(reservation.work))
-            return
-        load.prefill_ends(reservation.work)
+        self.accounts.release(reservation)
 
     # --- evidence and time -----------------------------------------------------------------------
 
@@ -172,11 +184,12 @@ class Fleet:
         """Takes one piece of evidence; what is to be told and looked at because of it."""
         if type(evidence) is LegFailed and evidence.way == FIRST_TOKEN_MISSED:
             self.split.risk.note(Risk.FIRST_TOKEN_TIMEOUT, now)
-        return self._judgement.step(evidence, now)
+        return self._blame.step(evidence, now)
 
     def tick(self, now: float) -> tuple[Effect, ...]:
-        """What time alone brings, once a pass: quarantines that ended, probes that are due."""
-        return self.standings.tick(now)
+        """What time alone brings, once a pass: quarantines and KV leases that ended, probes that are due."""
+        self.accounts.expire(now)
+        return self._blame.tick(now)
 
     def control(self, now: float) -> tuple[Effect, ...]:
         """Role control, once a pass: at most one engine changes its role."""
@@ -208,11 +221,13 @@ class Fleet:
         With another engine set the configured split stays (cluster.md section 7). Returns sentences for
         the log, empty when everything was taken.
         """
-        self._carried.take(document, now)
+        self._carried.take(document)
         self.split.risk.restore(document.demand_risk, now)
         notes = self.split.restore(document.engines, document.roles)
         self._permit_roles()
         self._judgement.restore(document, now)
+        self._blame.restore(document.edges, now)
+        self.accounts.restore_kv(document.kv_ledger, now)
         if cautious:
             self.standings.require_checks()
         return notes
@@ -225,22 +240,19 @@ class Fleet:
             "process_starts": {},
             "backend_outage": False,
         }
-        state = self._carried.state(now, roles=self.roles(), lifecycle=lifecycle)
+        state = self._carried.state(roles=self.roles(), lifecycle=lifecycle)
         state = replace(
             state,
             lifecycle={**state.lifecycle, "engine_restart_policy": self._policy},
             demand_risk=self.split.risk.export(now),
+            edges=self._blame.export(now),
+            kv_ledger=self.accounts.export_kv(now),
         )
         return self._judgement.state(state, now)
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation unless the accounts equal the open reservations."""
-        for iid, load in self._loads.items():
-            legs = [r.leg for r in self._open.values() if r.iid == iid]
-            if (load.prefills, load.decodes) != (legs.count(Leg.PREFILL), legs.count(Leg.DECODE)):
-                raise InvariantViolation(f"{iid}: resident counts differ from the open reservations")
-            if load.kv_tokens < 0 or load.prefill_work < 0.0:
-                raise InvariantViolation(f"{iid}: negative resident work")
+        self.accounts.check_invariants()
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -272,16 +284,7 @@ class Fleet:
         self._sorted_version = standings.version
         self._sorted_until = standings.next_change(now)
 
-    def _reserved(self, pick: Pick, leg: Leg, *, work: float) -> Reservation:
-        self._tickets += 1
-        pick.load.last_chosen = self._tickets
-        reservation = Reservation(self._tickets, pick.load.iid, leg, work, pick.cost, pick.violates_slo)
-        self._open[self._tickets] = reservation
-        return reservation
-
-
-def _without(candidates: tuple[EngineLoad, ...], avoid: Set[str]) -> tuple[EngineLoad, ...]:
-    """The candidates less the ones to avoid, or all of them when no other is left."""
-    if not avoid:
-        return candidates
-    return tuple([load for load in candidates if load.iid not in avoid]) or candidates
+    def _alone(self, producer: str) -> tuple[EngineLoad, ...]:
+        """The producer, if it may decode its own KV."""
+        may = producer in self._eligible and producer in self.standings.able[Leg.DECODE]
+        return (self._loads[producer],) if may else ()

@@ -205,6 +205,27 @@ class Judgement:
         self._unheard.discard(iid)
         return self.standings.readmit(iid)
 
+    # --- by word of whoever knows who is to blame -----------------------------------------------
+
+    def pardon(self, iid: str, failure: FailureClass, *, times: int) -> Effects:
+        """So many failures were not the engine's own: they and the quarantine they brought are taken back."""
+        for _ in range(times):
+            self._breaker.take_back(iid, failure)
+        if times <= 0 or self._breaker.suspects(iid):
+            return NOTHING
+        self._producers.pop(iid, None)
+        self._unheard.discard(iid)
+        return self.standings.end(iid, HoldKind.QUARANTINE, reason="the failure was not its own")
+
+    def suspect(self, iid: str, reason: str, *, now: float, hold: bool = True, consumer: str = "") -> Effects:
+        """An inference probe decides. `consumer`: who is to pull its KV in it, "" = as its failures tell."""
+        if iid not in self.standings.engines or self.standings.is_ejected(iid):
+            return NOTHING
+        held = self.standings.hold(iid, reason, now=now) if hold else NOTHING
+        if consumer:
+            return (*held, *self.standings.ask_across(iid, reason=reason, consumer=consumer, now=now))
+        return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=reason, now=now))
+
     # --- what travels ----------------------------------------------------------------------------
 
     def state(self, state: FleetState, now: float) -> FleetState:

@@ -28,7 +28,7 @@ LEASE_S = 30.0
 MOST = 65536
 """Handoffs held at once, over all producers; with more the oldest are left out."""
 _STEP_S = 5.0
-"""Handoffs that end within so many seconds travel as one row."""
+"""Handoffs travel in rows, one for all that end in the same step of a clock; each is told to its end."""
 _FIELDS = ("handoffs", "tokens", "work", "remaining_s")
 
 
@@ -48,26 +48,37 @@ class Held:
     work: float = 0.0
     orphaned: int = 0
 
+    def add(self, handoffs: int, tokens: int, *, work: float) -> None:
+        """Negative: takes away."""
+        self.handoffs += handoffs
+        self.tokens += tokens
+        # Sums of floats drift; an engine that holds nothing has exactly no work.
+        self.work = max(0.0, self.work + work) if self.handoffs else 0.0
+
 
 @dataclass(slots=True)
 class _Entry:
+    """`told`: by a handoff document. `sums`: those that it is part of."""
+
     iid: str
     until: float
     tokens: int
     work: float
     handoffs: int = 1
     told: bool = False
-    """By a handoff document."""
+    sums: tuple[Held, ...] = ()
 
 
 class KvLedger:
     """Held handoffs, the next to end first. `by_engine` has every configured engine."""
 
-    __slots__ = ("_entries", "_lease_s", "_restored", "by_engine")
+    __slots__ = ("_entries", "_lease_s", "_restored", "_rows", "by_engine")
 
     def __init__(self, engines: Iterable[str], *, lease_s: float) -> None:
         self._lease_s = lease_s
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._rows: dict[tuple[str, int], Held] = {}
+        """By engine and step of their end: documents are made far more often than they change."""
         self._restored = 0
         self.by_engine: Mapping[str, Held] = {iid: Held() for iid in engines}
 
@@ -95,6 +106,7 @@ class KvLedger:
             if not entry.told:
                 self.by_engine[entry.iid].orphaned += entry.handoffs
             over[entry.iid] = None
+        self._rows = {key: row for key, row in self._rows.items() if row.handoffs}
         return tuple(over)
 
     def next_end(self) -> float:
@@ -106,39 +118,29 @@ class KvLedger:
             _, oldest = self._entries.popitem(last=False)
             self._take(oldest)
         self._entries[ticket] = entry
-        held = self.by_engine[entry.iid]
-        held.handoffs += entry.handoffs
-        held.tokens += entry.tokens
-        held.work += entry.work
+        key = (entry.iid, ceil(entry.until / _STEP_S))
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = Held()
+        entry.sums = (row, self.by_engine[entry.iid])
+        for one in entry.sums:
+            one.add(entry.handoffs, entry.tokens, work=entry.work)
 
     def _take(self, entry: _Entry) -> None:
-        held = self.by_engine[entry.iid]
-        held.handoffs -= entry.handoffs
-        held.tokens -= entry.tokens
-        # Sums of floats drift; an engine that holds nothing has exactly no work.
-        held.work = max(0.0, held.work - entry.work) if held.handoffs else 0.0
+        for one in entry.sums:
+            one.add(-entry.handoffs, -entry.tokens, work=-entry.work)
 
     # --- what travels ----------------------------------------------------------------------------
 
     def export(self, now: float) -> dict[str, list[dict[str, Any]]]:
-        """For the handoff's `kv_ledger`: engine ID to held handoffs, those that end together in one row."""
-        rows: dict[str, dict[int, list[_Entry]]] = {}
-        for entry in self._entries.values():
-            if entry.until > now:
-                steps = rows.setdefault(entry.iid, {})
-                steps.setdefault(ceil((entry.until - now) / _STEP_S), []).append(entry)
-        return {
-            iid: [
-                {
-                    "handoffs": sum(entry.handoffs for entry in entries),
-                    "tokens": sum(entry.tokens for entry in entries),
-                    "work": round(sum(entry.work for entry in entries), 6),
-                    "remaining_s": max(round(max(entry.until for entry in entries) - now, 3), 0.001),
-                }
-                for _, entries in sorted(steps.items())
-            ]
-            for iid, steps in sorted(rows.items())
-        }
+        """For the handoff's `kv_ledger`: engine ID to rows of held handoffs, those that end first before."""
+        told: dict[str, list[dict[str, Any]]] = {}
+        for (iid, step), row in sorted(self._rows.items()):
+            left_s = min(step * _STEP_S - now, self._lease_s)
+            if row.handoffs and left_s > 0:
+                values = (row.handoffs, row.tokens, round(row.work, 6), max(0.001, round(left_s, 3)))
+                told.setdefault(iid, []).append(dict(zip(_FIELDS, values, strict=True)))
+        return told
 
     def restore(self, told: object, now: float) -> None:
         """Replaces what an earlier handoff told by what this one does; own handoffs stay.
@@ -165,7 +167,9 @@ class KvLedger:
         for iid, held in self.by_engine.items():
             own = [entry for entry in self._entries.values() if entry.iid == iid]
             counts = (sum(entry.handoffs for entry in own), sum(entry.tokens for entry in own))
-            if (held.handoffs, held.tokens) != counts or held.work < 0.0:
+            rows = [row for (name, _), row in self._rows.items() if name == iid]
+            told = (sum(row.handoffs for row in rows), sum(row.tokens for row in rows))
+            if not (held.handoffs, held.tokens) == counts == told or held.work < 0.0:
                 raise InvariantViolation(f"{iid}: held KV differs from its entries")
 
 

@@ -13,7 +13,7 @@ from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
 from narwhal.model.engine import Leg
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.standing import HoldKind, HoldView
-from narwhal.policy.checks import Checks, add_producers
+from narwhal.policy.checks import Checks, Owed, add_producers
 from narwhal.policy.ejections import Ejections
 from narwhal.policy.holds import Holds, told_quarantines
 from narwhal.policy.membership import Standing, standing, takes_last
@@ -92,8 +92,7 @@ class Standings:
             for iid in self._holds.expired(now)
         ]
         wanted = [ProbeWanted(ProbeKind.HEALTH, iid) for iid in self.unverified()]
-        for kind, iid, owed in self._checks.due(now):
-            wanted.append(ProbeWanted(kind, iid, self._producer(owed.producers, turn=owed.turn)))
+        wanted += [self._wanted(kind, iid, owed=owed) for kind, iid, owed in self._checks.due(now)]
         wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in self._ejections.due(now)]
         return (*ended, *wanted)
 
@@ -115,10 +114,21 @@ class Standings:
         new = self._checks.owed(kind, iid) is None
         owed = self._checks.owe(kind, iid, reason=reason, now=now)
         add_producers(owed, producers)
-        if not new:
-            return NOTHING
-        self._checks.postpone(kind, iid, now=now)
-        return (ProbeWanted(kind, iid, self._producer(owed.producers, turn=0)),)
+        return self._asked(kind, iid, owed=owed, now=now) if new else NOTHING
+
+    def ask_across(self, iid: str, *, reason: str, consumer: str, now: float) -> Effects:
+        """As `ask`, for an inference probe of a suspect producer: `consumer` is to pull its KV."""
+        kind = ProbeKind.INFERENCE
+        new = self._checks.owed(kind, iid) is None
+        owed = self._checks.owe(kind, iid, reason=reason, now=now)
+        owed.consumer = owed.consumer or consumer
+        return self._asked(kind, iid, owed=owed, now=now) if new else NOTHING
+
+    def ask_alone(self, iid: str, *, reason: str, now: float) -> Effects:
+        """Asks at once for an inference probe of the engine by itself, whatever was owed."""
+        owed = self._checks.owe(ProbeKind.INFERENCE, iid, reason=reason, now=now)
+        owed.producers, owed.consumer = [""], ""
+        return self._asked(ProbeKind.INFERENCE, iid, owed=owed, now=now)
 
     def then_inference(self, iid: str) -> None:
         """The health check that the engine owes is to be followed by an inference probe."""
@@ -237,6 +247,15 @@ class Standings:
 
     def _needed(self, iid: str, now: float) -> bool:
         return takes_last(iid, able=self.able, eligible=self.eligible(now))
+
+    def _asked(self, kind: ProbeKind, iid: str, *, owed: Owed, now: float) -> Effects:
+        self._checks.postpone(kind, iid, now=now)
+        return (self._wanted(kind, iid, owed=owed),)
+
+    def _wanted(self, kind: ProbeKind, iid: str, *, owed: Owed) -> ProbeWanted:
+        if owed.consumer and owed.consumer not in self._ejections:
+            return ProbeWanted(kind, iid, consumer=owed.consumer)
+        return ProbeWanted(kind, iid, self._producer(owed.producers, turn=owed.turn))
 
     def _producer(self, producers: list[str], *, turn: int) -> str:
         """Whose KV the suspect is to pull: producers that failed it take turns, those that are out do not."""

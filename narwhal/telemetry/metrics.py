@@ -234,6 +234,12 @@ def _fleet_gauges(sample: GaugeSample) -> Iterator[Metric]:
         for iid, count in counts.items():
             resident.add_metric((iid, leg), count)
     yield resident
+    held = "KV handoffs whose blocks wait at their producer."
+    yield gauges("narwhal_kv_held_handoffs", held, label="iid", values=sample.kv_held)
+    orphaned = Tally("narwhal_kv_orphaned", "KV handoffs that nobody pulled in their lease.", labels=("iid",))
+    for iid, count in sample.kv_orphaned.items():
+        orphaned.add((iid,), count)
+    yield orphaned.family()
     yield gauges(
         "narwhal_eligible_engines", "Engines that may take new work.", label="role", values=sample.eligible
     )

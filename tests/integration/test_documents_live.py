@@ -10,7 +10,7 @@ import asyncio
 import http.client
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -26,8 +26,17 @@ from narwhal.cluster.state import Identity, OwnState
 from narwhal.engine.control import LeanControl
 from narwhal.model.decoding import DecodeSeen
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import FailureClass, InferenceProbed, LegFailed, ProbeOutcome
+from narwhal.model.evidence import (
+    EdgeProbed,
+    FailureClass,
+    InferenceProbed,
+    LegFailed,
+    LegSucceeded,
+    ProbeOutcome,
+    ProcessSeen,
+)
 from narwhal.model.monitoring import GaugeSample
+from narwhal.model.placement import Demand
 from narwhal.model.state_view import HandoffView
 from narwhal.monitor.controller import ControllerStage
 from narwhal.monitor.health import HealthStage
@@ -181,7 +190,7 @@ def every_outcome(seen: Seen, router: Router, engines: EngineProcess) -> None:
     ask(router, completion(), 200)
     ask(router, b"{", 400)
     order(engines, "status", leg="decode", status=500, count=1)
-    ask(router, completion(), 502)
+    ask(router, completion(), 500)  # the same on two engines: it may be the request
     clear(engines)
     look(seen, router)
     order(engines, "slow", leg="prefill", seconds=1)
@@ -440,11 +449,14 @@ def suspects(seen: Seen) -> None:
     identity = Identity("a:1", "run-1", "simulated", own.fleet.engines)
     state = OwnState(own.fleet, own.totals, identity=identity, clock=Still())
 
-    def fail(iid: str, leg: Leg, failure: FailureClass, *, peer: str = "") -> None:
-        own.fleet.step(LegFailed(iid, leg, failure, "way", f"{failure} of {iid}", peer=peer), NOW)
+    def show() -> None:
         seen.show("state", state_document(own.views.state()))
         document = to_fields(state.compose(epoch=0, holder=""))
         seen.show("handoff", handoff_document(HandoffView(document, mirrored=False)))
+
+    def fail(iid: str, leg: Leg, failure: FailureClass, *, peer: str = "") -> None:
+        own.fleet.step(LegFailed(iid, leg, failure, "way", f"{failure} of {iid}", peer=peer), NOW)
+        show()
 
     for _ in range(3):
         fail("d0", Leg.DECODE, FailureClass.STREAM)
@@ -460,6 +472,24 @@ def suspects(seen: Seen) -> None:
         fail("p0", Leg.PREFILL, FailureClass.KV_HANDOFF)
     for _ in range(3):
         fail("d0", Leg.DECODE, FailureClass.STREAM, peer="p0")
+    own.fleet.step(LegSucceeded("d1", Leg.DECODE, "p0"), NOW)
+    for start in (1.0, 2.0):
+        own.fleet.step(ProcessSeen("p0", start), NOW)
+    for now, pair in ((NOW, ("d1", "d0")), (NOW - 1, ("p0", "d1"))):
+        own.fleet.step(EdgeProbed(*pair, ProbeOutcome.BAD), now)
+        show()
+    show_kv(own, show)
+
+
+def show_kv(own: Own, show: Callable[[], None]) -> None:
+    """Handoffs are held, two are never pulled."""
+    for tokens in (20, 20, 10):
+        prefill = own.fleet.reserve_prefill(Demand(tokens), NOW)
+        assert prefill is not None
+        own.fleet.accounts.hand_off(prefill, tokens, now=NOW - tokens)
+        show()
+    own.fleet.accounts.expire(NOW + 15)
+    show()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,18 @@ from typing import Any
 
 import orjson
 
-KEYED = {"resident", "http_pools", "roles", "holds", "failures", "streaks", "inference_sources", "health"}
+KEYED = {
+    "resident",
+    "http_pools",
+    "roles",
+    "holds",
+    "failures",
+    "streaks",
+    "inference_sources",
+    "health",
+    "kv",
+    "kv_ledger",
+}
 """Fields whose keys are data."""
 
 

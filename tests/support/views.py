@@ -19,6 +19,7 @@ from narwhal.model.decoding import DriftHealth, RoleLoad
 from narwhal.model.engine import Role
 from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView, PoolView, StageTally
+from narwhal.model.pair_view import EdgeView, HeldKv
 from narwhal.model.placement import Resident
 from narwhal.model.request import Counters
 from narwhal.model.role_control import DecisionWord, RoleControlView, RoleDecision
@@ -109,6 +110,8 @@ STATE = StateView(
             "d1": HoldView(HoldKind.QUARANTINE, "a decode leg failed", 2.5),
         },
     ),
+    edges=(EdgeView("p0", "d0", 3, True, 1.5, "3 failed decodes in a row"),),
+    kv={"p0": HeldKv(2, 300, 1), "d0": HeldKv(0, 0, 0)},
     thresholds=controller_settings().thresholds,
     slo=fleet_config().slo,
     load=RoleLoad(prefill=0.25, decode=0.5),

@@ -84,6 +84,17 @@ def test_state_tells_the_values_of_the_view() -> None:
         "d0": {"kind": "inference", "reason": "3 stream failures in a row", "remaining_s": None},
         "d1": {"kind": "quarantine", "reason": "a decode leg failed", "remaining_s": 2.5},
     }
+    assert state["edges"] == [
+        {
+            "producer": "p0",
+            "consumer": "d0",
+            "failures": 3,
+            "avoided": True,
+            "age_s": 1.5,
+            "reason": "3 failed decodes in a row",
+        }
+    ]
+    assert state["kv"]["p0"] == {"handoffs": 2, "tokens": 300, "orphaned": 1}
     assert state["breaker"] == {"failures": {"d0": {"stream": 2}}, "verifying": ["d0", "p1"]}
     assert state["ha"]["store"] == {"mode": "standalone", "latency_ms": 0.4, "failures": 2}
     assert state["http_pools"]["data"]["busy"] == 2

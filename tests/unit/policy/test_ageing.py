@@ -22,8 +22,14 @@ FULL = replace(
     inference_sources={"e1": ("e0",), "gone": ("",)},
     holds={"e0": {"kind": "quarantine", "remaining_s": 8.0, "reason": "connection"}, "gone": {}},
     streaks={"e0": {"timeout": 2}, "gone": {"stream": 1}},
-    edges=[{"producer": "e0", "consumer": "e1", "remaining_s": 20.0}],
-    kv_ledger={"e0": [{"tokens": 100, "remaining_s": 3.0}, {"tokens": 7, "remaining_s": 29.5}]},
+    edges=[{"producer": "e0", "consumer": "e1", "reason": "why", "age_s": 20.0}],
+    kv_ledger={
+        "e0": [
+            {"handoffs": 2, "tokens": 100, "work": 0.5, "remaining_s": 3.0},
+            {"handoffs": 1, "tokens": 7, "work": 0.1, "remaining_s": 29.5},
+        ],
+        "gone": [],
+    },
     lifecycle={"records": [{"engine": "e1", "state": "draining"}], "wave": None, "newer": {"a": 1}},
     demand_risk={"kind": "surge", "age_s": 4.0, "events": []},
     extra={"field_of_a_newer_router": [1, {"deep": True}]},
@@ -78,10 +84,8 @@ def test_what_has_no_owner_yet_passes_through_a_router_with_its_time_running() -
     state = fleet.export(102.0)
     assert state.roles == {"e0": Role.PREFILL, "e1": Role.DECODE}
     assert (state.ejected, state.streaks) == (("e1",), {"e0": {"timeout": 2}})
-    assert state.edges == [{"producer": "e0", "consumer": "e1", "remaining_s": 18.0}]
-    assert state.kv_ledger == {
-        "e0": [{"tokens": 100, "remaining_s": 1.0}, {"tokens": 7, "remaining_s": 27.5}]
-    }
+    assert state.edges == [{"producer": "e0", "consumer": "e1", "reason": "why", "age_s": 22.0}]
+    assert {iid: [row["tokens"] for row in rows] for iid, rows in state.kv_ledger.items()} == {"e0": [100, 7]}
     assert state.lifecycle["records"] == [{"engine": "e1", "state": "draining"}]
     assert state.lifecycle["newer"] == {"a": 1}
     assert state.lifecycle["engine_restart_policy"] == "individual"

@@ -112,7 +112,7 @@ def test_a_failure_that_was_the_requests_is_taken_back() -> None:
     assert fail(edges, "p0", "d0") is None
     edges.take_back("p0", "d0", failure=STATUS)
     edges.check_invariants()
-    assert [row["failures"] for row in edges.view(NOW)] == [1]
+    assert [edge.failures for edge in edges.view(NOW)] == [1]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_good_probe_ends_avoidance_and_the_row() -> None:
     edges = machine()
     edges.probed("p0", "d0", outcome=BAD, now=NOW)
     assert edges.probed("p0", "d0", outcome=GOOD, now=NOW + 1) is not None
-    assert (avoided(edges), edges.view(NOW), edges.due(NOW + 99)) == ({}, [], ())
+    assert (avoided(edges), edges.view(NOW), edges.due(NOW + 99)) == ({}, (), ())
 
 
 def test_a_bad_probe_keeps_it_avoided_and_it_is_asked_again_after_the_pause() -> None:
@@ -265,7 +265,7 @@ def test_every_edge_that_knew_the_old_process_is_probed_at_once_and_carries_traf
     due = {(edge.producer, edge.consumer) for edge in edges.due(NOW + 1)}
     assert due == {pair for pair in (("p0", "d0"), ("p0", "d1"), ("p1", "d0")) if restarted in pair}
     assert avoided(edges) == {}
-    assert {row["reason"] for row in edges.view(NOW)} == {f"{restarted} is a new process"}
+    assert {edge.reason for edge in edges.view(NOW)} == {f"{restarted} is a new process"}
 
 
 def test_a_failed_probe_after_a_restart_makes_the_edge_avoided() -> None:
@@ -355,7 +355,7 @@ def test_what_is_no_edge_of_ours_is_left_out(told: object) -> None:
 def test_an_age_that_cannot_be_read_is_none(age_s: object) -> None:
     edges = machine()
     edges.restore([{"producer": "p0", "consumer": "d0", "age_s": age_s}], NOW)
-    assert edges.view(NOW)[0]["age_s"] == 0.0
+    assert edges.view(NOW)[0].age_s == 0.0
 
 
 def test_engines_that_are_not_configured_and_local_decodes_have_no_edge() -> None:
@@ -365,7 +365,7 @@ def test_engines_that_are_not_configured_and_local_decodes_have_no_edge() -> Non
         assert cross(edges, producer, consumer) == []
         assert edges.probed(producer, consumer, outcome=BAD, now=NOW) is None
     edges.restarted("x", NOW)
-    assert edges.view(NOW) == []
+    assert edges.view(NOW) == ()
 
 
 def test_accounts_that_contradict_each_other_are_a_bug() -> None:

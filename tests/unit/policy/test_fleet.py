@@ -256,7 +256,7 @@ def test_every_configured_engine_counts_as_eligible():
 def test_accounts_that_differ_from_open_reservations_are_a_bug():
     fleet = split()
     prefill(fleet)
-    fleet._open.clear()
+    fleet.accounts._open.clear()
     with pytest.raises(InvariantViolation, match="p0"):
         fleet.check_invariants()
 

@@ -302,14 +302,14 @@ def test_back_pressure_quarantines_nobody_and_without_the_setting_nothing_does()
 def test_a_hold_spares_the_last_engine_which_is_probed_all_the_same() -> None:
     fleet = fleet_of("p0 d0 d1", pinned="p0 d0 d1")
     held(fleet, "d0", peer="p0")
-    effects = failed(fleet, "d1", C.STREAM, times=3, peer="p0")
+    effects = failed(fleet, "d1", C.STREAM, times=3)
     (spared, probe) = effects
     assert isinstance(spared, Told) and not spared.enforced and spared.kind == "hold"
-    assert probe == ProbeWanted(INFERENCE, "d1", "p0")
+    assert probe == ProbeWanted(INFERENCE, "d1")
     assert fleet.can_serve(Leg.DECODE, NOW)
-    assert failed(fleet, "d1", C.STREAM, peer="p0") == ()
+    assert failed(fleet, "d1", C.STREAM) == ()
     fleet.step(InferenceProbed("d0", GOOD), NOW)
-    assert told(failed(fleet, "d1", C.STREAM, peer="p0")) == [("hold", "d1")]
+    assert told(failed(fleet, "d1", C.STREAM)) == [("hold", "d1")]
 
 
 def test_a_quarantine_spares_the_last_engine() -> None:
@@ -475,8 +475,8 @@ def test_streaks_travel_and_their_engines_are_probed_not_trusted() -> None:
 def test_restored_holds_leave_the_last_engine_of_a_leg() -> None:
     fleet = fleet_of("p0 p1 d0 d1")
     held(fleet, "d0")
-    held(fleet, "d1")
-    held(fleet, "p0")
+    held(fleet, "d1", peer="p0")
+    held(fleet, "p0", peer="")
     sources = fleet.export(NOW).inference_sources
     successor = fleet_of("d0 d1")
     successor.restore(replace(handoff_document(d0="decode", d1="decode"), inference_sources=sources), LATER)

@@ -72,17 +72,19 @@ def test_memory_is_bounded() -> None:
 
 def test_held_handoffs_travel_with_remaining_seconds_those_that_end_together_as_one() -> None:
     kv = ledger()
-    for ticket, at in enumerate((0.0, 0.5, 12.0), start=1):
+    for ticket, at in enumerate((0.0, -0.5, 12.0), start=1):
         charge(kv, ticket, now=NOW + at)
     charge(kv, 4, "p1", tokens=7, now=NOW + 12)
     assert kv.export(NOW + 12) == {
         "p0": [
-            {"handoffs": 2, "tokens": 200, "work": 0.2, "remaining_s": 18.5},
+            {"handoffs": 2, "tokens": 200, "work": 0.2, "remaining_s": 18.0},
             {"handoffs": 1, "tokens": 100, "work": 0.1, "remaining_s": 30.0},
         ],
         "p1": [{"handoffs": 1, "tokens": 7, "work": 0.007, "remaining_s": 30.0}],
     }
-    assert kv.export(NOW + 42) == {}
+    kv.release(3)
+    assert [row["handoffs"] for row in kv.export(NOW + 13)["p0"]] == [2]
+    assert kv.export(NOW + 45) == {}
 
 
 def test_a_receiver_counts_them_on_its_own_clock_and_none_as_orphaned() -> None:
@@ -90,7 +92,7 @@ def test_a_receiver_counts_them_on_its_own_clock_and_none_as_orphaned() -> None:
     kv.restore({"p0": [{"handoffs": 2, "tokens": 200, "work": 0.2, "remaining_s": 18.5}]}, 5.0)
     kv.check_invariants()
     assert kv.by_engine["p0"] == Held(2, 200, 0.2)
-    assert kv.export(5.0)["p0"][0]["remaining_s"] == 18.5
+    assert kv.export(5.0)["p0"][0]["remaining_s"] == 20.0, "told to the end of its step"
     assert kv.expire(23.4) == ()
     assert kv.expire(23.5) == ("p0",)
     assert kv.by_engine["p0"] == Held()

@@ -28,6 +28,8 @@ def sample(**changes: Any) -> GaugeSample:
         "ready": True,
         "resident_prefill": {"e0": 1, "e1": 0},
         "resident_decode": {"e0": 0, "e1": 3},
+        "kv_held": {"e0": 4, "e1": 0},
+        "kv_orphaned": {"e0": 2, "e1": 0},
         "eligible": {"prefill": 1, "decode": 2},
         "shortfall": {"prefill": 0, "decode": 1},
         "inflight": 4,

@@ -1,0 +1,137 @@
+"""What is resident where: reservations from placement to their end, and KV that is held for others. Pure.
+
+| event | effect |
+| --- | --- |
+| prefill, decode | the leg is placed on the cheapest candidate: resident + 1, work added |
+| release | resident - 1, work taken back; again: nothing |
+| hand_off | the same for a prefill that completed, and its KV is held from now on |
+| pulled | that KV is held no more; again: nothing |
+| expire | nor is KV whose lease has ended |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from narwhal.errors import InvariantViolation
+from narwhal.model.engine import EngineProfile, Leg
+from narwhal.model.pair_view import HeldKv
+from narwhal.model.placement import Demand, Reservation, Resident
+from narwhal.model.settings import SloSettings
+from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
+from narwhal.policy.kv_ledger import KvLedger
+from narwhal.policy.placement import Pick, pick_decode, pick_prefill
+
+
+class Accounts:
+    """`loads` has every engine, by ID; changed here alone, but for penalties.
+
+    `profiled`: placement predicts from measured profiles; unless every engine has one, all are neutral
+    (least resident work) and no target can be violated.
+    """
+
+    def __init__(
+        self,
+        engines: Iterable[str],
+        profiles: Mapping[str, EngineProfile],
+        *,
+        slo: SloSettings,
+        lease_s: float,
+    ) -> None:
+        iids = tuple(engines)
+        self.profiled = all(iid in profiles for iid in iids)
+        self._ttft_s = slo.ttft_s if self.profiled else math.inf
+        self._decode_limit = 1.0 if self.profiled else math.inf
+        tpot_s = slo.tpot_s if self.profiled else NEUTRAL_TPOT
+        self.loads = {
+            iid: EngineLoad(iid, profiles[iid] if self.profiled else NEUTRAL, tpot_s=tpot_s) for iid in iids
+        }
+        self._open: dict[int, Reservation] = {}
+        self._tickets = 0
+        self._kv = KvLedger(iids, lease_s=lease_s)
+
+    def resident(self) -> Mapping[str, Resident]:
+        """Engine ID to the legs that this router has there now."""
+        return {iid: Resident(load.prefills, load.decodes) for iid, load in self.loads.items()}
+
+    def kv(self) -> Mapping[str, HeldKv]:
+        """Engine ID to the KV that it holds for decodes that have not begun."""
+        held = self._kv.by_engine
+        return {iid: HeldKv(one.handoffs, one.tokens, one.orphaned) for iid, one in held.items()}
+
+    # --- legs ------------------------------------------------------------------------------------
+
+    def prefill(self, candidates: tuple[EngineLoad, ...], demand: Demand) -> Reservation:
+        """On one of the `candidates`, not empty."""
+        pick = pick_prefill(candidates, demand.input_tokens, ttft_s=self._ttft_s)
+        work = pick.load.prefill_seconds(demand.input_tokens)
+        pick.load.prefill_begins(work)
+        return self._reserved(pick, Leg.PREFILL, work=work)
+
+    def decode(self, candidates: tuple[EngineLoad, ...], demand: Demand) -> Reservation:
+        """On one of the `candidates`, not empty."""
+        pick = pick_decode(candidates, demand.kv_tokens, limit=self._decode_limit)
+        pick.load.decode_changed(1, demand.kv_tokens)
+        return self._reserved(pick, Leg.DECODE, work=demand.kv_tokens)
+
+    def release(self, reservation: Reservation) -> bool:
+        """Ends a reservation. False: it had ended, or is one of another fleet."""
+        if self._open.pop(reservation.ticket, None) is None:
+            return False
+        load = self.loads[reservation.iid]
+        if reservation.leg is Leg.DECODE:
+            load.decode_changed(-1, -int(reservation.work))
+            return True
+        load.prefill_ends(reservation.work)
+        return True
+
+    # --- KV that is held -------------------------------------------------------------------------
+
+    def hand_off(self, prefill: Reservation, tokens: int, *, now: float) -> None:
+        """The prefill of so many `tokens` completed: its reservation ends and its KV waits to be pulled."""
+        if self.release(prefill):
+            self._kv.charge(prefill.ticket, prefill.iid, tokens=tokens, work=prefill.work, now=now)
+            self._weigh(prefill.iid)
+
+    def pulled(self, prefill: Reservation) -> None:
+        """A decode elsewhere has its first token, or that engine refused it: its KV is held no more."""
+        iid = self._kv.release(prefill.ticket)
+        if iid:
+            self._weigh(iid)
+
+    def expire(self, now: float) -> None:
+        """Ends what the leases of the engines have ended."""
+        for iid in self._kv.expire(now):
+            self._weigh(iid)
+
+    def export_kv(self, now: float) -> Mapping[str, object]:
+        return self._kv.export(now)
+
+    def restore_kv(self, told: object, now: float) -> None:
+        self._kv.restore(told, now)
+        for iid in self.loads:
+            self._weigh(iid)
+
+    def _weigh(self, iid: str) -> None:
+        held = self._kv.by_engine[iid]
+        self.loads[iid].hold(held.tokens, held.work)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _reserved(self, pick: Pick, leg: Leg, *, work: float) -> Reservation:
+        self._tickets += 1
+        pick.load.last_chosen = self._tickets
+        reservation = Reservation(self._tickets, pick.load.iid, leg, work, pick.cost, pick.violates_slo)
+        self._open[self._tickets] = reservation
+        return reservation
+
+    def check_invariants(self) -> None:
+        """Raises InvariantViolation unless the accounts equal the open reservations and what is held."""
+        self._kv.check_invariants()
+        for iid, load in self.loads.items():
+            legs = [r.leg for r in self._open.values() if r.iid == iid]
+            if (load.prefills, load.decodes) != (legs.count(Leg.PREFILL), legs.count(Leg.DECODE)):
+                raise InvariantViolation(f"{iid}: resident counts differ from the open reservations")
+            if load.kv_tokens < 0 or load.prefill_work < 0.0:
+                raise InvariantViolation(f"{iid}: negative resident work")

@@ -1,0 +1,253 @@
+"""Whom evidence is held against (failures.md section 9); what is left for engines goes to `judgement`. Pure.
+
+| evidence | who may be to blame | then |
+| --- | --- | --- |
+| a leg failed | the request | what it added anywhere is taken back, its engines owe a probe without a hold |
+| a decode behind a KV handoff failed | the pair | the edge is avoided and probed, its ends are not charged |
+| the same, with two consumers | the producer | held and probed; consumers that do well elsewhere go free |
+| 429 and nothing else for 30 s, or 4xx to different requests | the engine | it is held and probed |
+| a probe across an edge was bad, the engine does well with others | the pair | the engine is probed alone |
+| another process start or ID | nobody | every edge that knew the old process is probed |
+| anything else | the engine | as `judgement` says |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, RequestSuspected, Told
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import (
+    EdgeProbed,
+    Evidence,
+    InferenceProbed,
+    LegAnswered,
+    LegFailed,
+    LegSucceeded,
+    ProbeOutcome,
+    ProcessSeen,
+    Validated,
+)
+from narwhal.model.settings import RecoverySettings
+from narwhal.policy.back_pressure import BackPressure
+from narwhal.policy.edge_map import Edge
+from narwhal.policy.edges import Edges, Suspect, is_about_transfer
+from narwhal.policy.judgement import Judgement
+from narwhal.policy.poison import Counted, Poison
+from narwhal.policy.processes import Processes
+from narwhal.policy.refusals import Refusals, why_refused
+from narwhal.policy.standings import NOTHING, Effects
+
+LOOK_AGAIN_S = 5.0
+"""Pause between two probes of one engine for suspected requests: a client may send one for ever."""
+
+
+class Blame:
+    """Stands before `judgement`. `edges` and `pressure` are for placement to read."""
+
+    def __init__(self, judgement: Judgement, settings: RecoverySettings, *, interval_s: float) -> None:
+        """`interval_s`: seconds between monitor passes."""
+        engines, eject_after = judgement.standings.engines, settings.eject_after
+        self.edges = Edges(engines, eject_after=eject_after, every_s=settings.readmit_every * interval_s)
+        self.pressure = BackPressure(eject_after=eject_after)
+        self._judgement = judgement
+        self._refusals = Refusals(eject_after=eject_after)
+        self._poison = Poison()
+        self._processes = Processes()
+        self._looked_at: dict[str, float] = {}
+        self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
+            LegFailed: self._failed,
+            LegAnswered: self._answered,
+            InferenceProbed: self._inference_probed,
+            EdgeProbed: self._edge_probed,
+            ProcessSeen: self._process_seen,
+            Validated: self._validated,
+        }
+
+    def step(self, evidence: Evidence, now: float) -> Effects:
+        if type(evidence) is LegSucceeded:
+            return self._succeeded(evidence, now)
+        act = self._steps.get(type(evidence), self._judgement.step)
+        return act(evidence, now)
+
+    def tick(self, now: float) -> Effects:
+        """Probes of edges that are due."""
+        return (*self._judgement.standings.tick(now), *self._probes_due(now))
+
+    def export(self, now: float) -> list[dict[str, Any]]:
+        """The avoided edges, for a handoff."""
+        return self.edges.export(now)
+
+    def restore(self, edges: object, now: float) -> None:
+        """Takes the avoided edges of a handoff."""
+        self.edges.restore(edges, now)
+
+    def check_invariants(self, now: float) -> None:
+        """Raises InvariantViolation where one of the machines contradicts itself."""
+        for machine in (self.edges, self._refusals, self._poison, self._processes):
+            machine.check_invariants()
+        self.pressure.check_invariants(now)
+
+    # --- legs ------------------------------------------------------------------------------------
+
+    def _succeeded(self, evidence: LegSucceeded, now: float) -> Effects:
+        """Thousands of times a second: look-ups, and nothing else for an engine that does well."""
+        iid = evidence.iid
+        self._refusals.succeeded(iid)
+        self.pressure.answered(iid)
+        effects = self._judgement.step(evidence, now)
+        if evidence.peer:
+            avoided = self.edges.crossed(evidence.peer, iid, now=now)
+            return (*effects, *self._avoided(avoided), *self._probes_due(now)) if avoided else effects
+        if evidence.remote_engine_id and self._processes.named(iid, evidence.remote_engine_id):
+            return (*effects, *self._restarted(iid, now))
+        return effects
+
+    def _failed(self, evidence: LegFailed, now: float) -> Effects:
+        saturated = self.pressure.failed(evidence, now)
+        charged = self._poison.failed(evidence, now)
+        if charged is not None:
+            return self._poisoned(evidence, charged, now=now)
+        effects = self._leg_of_pair_failed(evidence, now)
+        if saturated:
+            return (*effects, *self._judgement.suspect(evidence.iid, saturated, now=now))
+        return effects
+
+    def _poisoned(self, evidence: LegFailed, charged: Mapping[Counted, int], *, now: float) -> Effects:
+        """The request's fault. Its engines are looked at all the same: both may be broken."""
+        reason = f"one request failed in the same way ({evidence.way}) on two engines"
+        engines = self._poison.engines(evidence)
+        fields = {"engines": list(engines), "request": evidence.request.hex()[:16]}
+        effects: list[Effect] = [
+            RequestSuspected(reason),
+            _told("request_suspected", evidence.iid, reason=reason, **fields),
+        ]
+        for (iid, failure, peer), times in charged.items():
+            effects += self._judgement.pardon(iid, failure, times=times)
+            for _ in range(times):
+                self.edges.take_back(peer, iid, failure=failure)
+        for iid in engines:
+            if now >= self._looked_at.get(iid, -inf) + LOOK_AGAIN_S:
+                self._looked_at[iid] = now
+                effects += self._judgement.suspect(iid, reason, hold=False, now=now)
+        return tuple(effects)
+
+    def _leg_of_pair_failed(self, evidence: LegFailed, now: float) -> Effects:
+        iid, failure, peer = evidence.iid, evidence.failure, evidence.peer
+        if evidence.leg is not Leg.DECODE or not peer or not is_about_transfer(failure, evidence.way):
+            return self._judgement.step(evidence, now)
+        verdict = self.edges.failed(peer, iid, failure=failure, now=now)
+        if isinstance(verdict, Edge):
+            pardoned = self._judgement.pardon(iid, failure, times=verdict.failures - 1)
+            return (*pardoned, *self._avoided((verdict,)), *self._probes_due(now))
+        if isinstance(verdict, Suspect):
+            counted = NOTHING if (iid, failure) in verdict.cleared else self._judgement.step(evidence, now)
+            return (*counted, *self._suspected(verdict, evidence, now=now))
+        return self._judgement.step(evidence, now)
+
+    def _suspected(self, suspect: Suspect, evidence: LegFailed, *, now: float) -> Effects:
+        """A producer. This failure was never held against its consumer, the others are taken back."""
+        effects: list[Effect] = []
+        for (iid, failure), times in suspect.cleared.items():
+            own = (iid, failure) == (evidence.iid, evidence.failure)
+            effects += self._judgement.pardon(iid, failure, times=times - own)
+        effects += self._judgement.suspect(suspect.iid, suspect.reason, consumer=suspect.consumer, now=now)
+        return tuple(effects)
+
+    def _answered(self, evidence: LegAnswered, now: float) -> Effects:
+        self.pressure.answered(evidence.iid)
+        effects = self._judgement.step(evidence, now)
+        refuses = self._refusals.answered(evidence, now)
+        if refuses:
+            return (*effects, *self._judgement.suspect(evidence.iid, refuses, now=now))
+        return effects
+
+    # --- probes ----------------------------------------------------------------------------------
+
+    def _inference_probed(self, evidence: InferenceProbed, now: float) -> Effects:
+        iid = evidence.iid
+        if evidence.outcome is ProbeOutcome.GOOD:
+            self._refusals.proved(iid, now)
+            self.pressure.forget(iid)
+            restored = self._crossed_well(evidence, now)
+            return (*restored, *self._judgement.step(evidence, now))
+        if evidence.outcome is ProbeOutcome.BAD and self._is_the_pairs(evidence):
+            edge = self.edges.probed(evidence.peer, iid, outcome=ProbeOutcome.BAD, now=now)
+            avoided = self._avoided((edge,) if edge is not None else ())
+            reason = f"a probe across {evidence.peer} failed, with others it does well"
+            return (*avoided, *self._judgement.standings.ask_alone(iid, reason=reason, now=now))
+        if evidence.status:
+            evidence = replace(evidence, detail=why_refused(evidence.status))
+        return self._judgement.step(evidence, now)
+
+    def _is_the_pairs(self, evidence: InferenceProbed) -> bool:
+        """It decodes from another producer: a probe of it alone will tell."""
+        return bool(evidence.peer) and self.edges.map.sound_without(evidence.iid, evidence.peer)
+
+    def _crossed_well(self, evidence: InferenceProbed, now: float) -> Effects:
+        ends = (evidence.peer, evidence.iid) if evidence.peer else (evidence.iid, evidence.consumer)
+        edge = self.edges.probed(*ends, outcome=ProbeOutcome.GOOD, now=now)
+        return (_edge_told("edge_restored", edge),) if edge is not None else NOTHING
+
+    def _edge_probed(self, evidence: EdgeProbed, now: float) -> Effects:
+        outcome = evidence.outcome
+        edge = self.edges.probed(evidence.producer, evidence.consumer, outcome=outcome, now=now)
+        if edge is None:
+            return NOTHING
+        if outcome is ProbeOutcome.GOOD:
+            return (_edge_told("edge_restored", edge),)
+        suspect = self.edges.culprit(edge)
+        if suspect is None:
+            return self._avoided((edge,))
+        held = self._judgement.suspect(suspect.iid, suspect.reason, consumer=suspect.consumer, now=now)
+        return (*self._avoided((edge,)), *held)
+
+    def _process_seen(self, evidence: ProcessSeen, now: float) -> Effects:
+        new = self._processes.started(evidence.iid, evidence.process_start)
+        return (
+            *self._judgement.step(evidence, now),
+            *(self._restarted(evidence.iid, now) if new else NOTHING),
+        )
+
+    def _validated(self, evidence: Validated, now: float) -> Effects:
+        standings, iid = self._judgement.standings, evidence.iid
+        was_out = standings.is_ejected(iid)
+        effects = self._judgement.step(evidence, now)
+        if was_out and not standings.is_ejected(iid):
+            self.edges.readmitted(iid, now)
+            self._refusals.forget(iid)
+            self.pressure.forget(iid)
+        return effects
+
+    # --- edges -----------------------------------------------------------------------------------
+
+    def _restarted(self, iid: str, now: float) -> Effects:
+        self.edges.restarted(iid, now)
+        told = _told("peer_restarted", iid, reason="it is another process than before")
+        return (told, *self._probes_due(now))
+
+    def _probes_due(self, now: float) -> Effects:
+        """An edge whose end is out waits: a probe could tell nothing of the pair."""
+        is_out = self._judgement.standings.is_ejected
+        return tuple(
+            ProbeWanted(ProbeKind.EDGE, edge.consumer, edge.producer)
+            for edge in self.edges.due(now)
+            if not is_out(edge.consumer) and not is_out(edge.producer)
+        )
+
+    @staticmethod
+    def _avoided(edges: Iterable[Edge]) -> Effects:
+        return tuple(_edge_told("edge_avoided", edge) for edge in edges)
+
+
+def _edge_told(kind: str, edge: Edge) -> Told:
+    """An edge at rest has no reason: its probe was good."""
+    reason = edge.reason or "a probe across it was good"
+    return _told(kind, edge.consumer, reason=reason, producer=edge.producer)
+
+
+def _told(kind: str, iid: str, *, reason: str, **fields: Any) -> Told:
+    return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": True})

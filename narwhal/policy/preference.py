@@ -1,0 +1,58 @@
+"""Which candidates of a leg are to be preferred, whatever they cost (failures.md section 9). Pure.
+
+| leg | not preferred | used when |
+| --- | --- | --- |
+| prefill | a producer that no decode candidate can take KV from without an avoided edge | no other is left |
+| decode | a consumer behind an avoided edge | neither another consumer nor the producer itself can serve |
+| both | an engine that asked for relief (back-pressure) | no other is left |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from narwhal.policy.back_pressure import BackPressure
+from narwhal.policy.cost import EngineLoad
+from narwhal.policy.edges import Edges
+
+Loads = tuple[EngineLoad, ...]
+_NONE: frozenset[str] = frozenset()
+
+
+class Preference:
+    """Reads edges and back-pressure; owns nothing."""
+
+    __slots__ = ("_edges", "_pressure")
+
+    def __init__(self, edges: Edges, pressure: BackPressure) -> None:
+        self._edges = edges
+        self._pressure = pressure
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to prefer: the usual case, asked once a leg."""
+        return not self._edges.avoided and self._pressure.idle
+
+    def producers(self, candidates: Loads, now: float, *, consumers: Iterable[EngineLoad]) -> Loads:
+        """Of the `candidates` for a prefill; `consumers`: those for the decode behind it."""
+        names = frozenset(load.iid for load in consumers)
+        stuck = {iid for iid, avoided in self._edges.avoided.items() if _all_in(names - {iid}, avoided)}
+        return without(without(candidates, stuck), self._pressure.relieved(now).keys())
+
+    def consumers(self, candidates: Loads, now: float, *, producer: str, local: Loads) -> Loads:
+        """Of the `candidates` for a decode of the `producer`'s KV. `local`: the producer itself, if it may
+        take the leg, else nobody."""
+        avoided = self._edges.avoided.get(producer, _NONE)
+        clear = tuple([load for load in candidates if load.iid not in avoided])
+        return without(clear or local or candidates, self._pressure.relieved(now).keys())
+
+
+def without(candidates: Loads, avoid: Set[str]) -> Loads:
+    """The candidates less the ones to avoid, or all of them when no other is left."""
+    if not avoid:
+        return candidates
+    return tuple([load for load in candidates if load.iid not in avoid]) or candidates
+
+
+def _all_in(names: frozenset[str], avoided: frozenset[str]) -> bool:
+    return bool(names) and names <= avoided

@@ -1,0 +1,302 @@
+"""Whom evidence is held against: the request, the pair, the producer, the set-up, nobody, or the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, RequestSuspected, Told
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import (
+    Check,
+    EdgeProbed,
+    Evidence,
+    FailureClass,
+    InferenceProbed,
+    LegAnswered,
+    LegFailed,
+    LegSucceeded,
+    ProbeOutcome,
+    ProcessSeen,
+    Validated,
+)
+from narwhal.policy.blame import LOOK_AGAIN_S, Blame
+from narwhal.policy.judgement import Judgement
+from tests.support.settings import recovery_settings
+
+NOW = 100.0
+ENGINES = ("d0", "d1", "d2", "p0", "p1", "p2")
+STATUS, STREAM = FailureClass.INFERENCE_STATUS, FailureClass.STREAM
+GOOD, BAD = ProbeOutcome.GOOD, ProbeOutcome.BAD
+
+
+class Court:
+    """Blame over a judgement, with what both said so far."""
+
+    def __init__(self, **settings: Any) -> None:
+        recovery = recovery_settings(**settings)
+        self.judgement = Judgement(ENGINES, recovery, interval_s=1.0)
+        self.judgement.standings.able = {leg: frozenset(ENGINES) for leg in (Leg.PREFILL, Leg.DECODE)}
+        self.blame = Blame(self.judgement, recovery, interval_s=1.0)
+        self.now = NOW
+
+    def __call__(self, *evidence: Evidence) -> list[Effect]:
+        """What the last one brought."""
+        effects: tuple[Effect, ...] = ()
+        for one in evidence:
+            effects = self.blame.step(one, self.now)
+            self.blame.check_invariants(self.now)
+        return list(effects)
+
+    @property
+    def held(self) -> dict[str, str]:
+        return {iid: hold.kind.value for iid, hold in self.judgement.standings.holds(self.now).items()}
+
+    @property
+    def streaks(self) -> dict[str, dict[str, int]]:
+        return {iid: dict(streaks) for iid, streaks in self.judgement.view(self.now).failures.items()}
+
+    @property
+    def out(self) -> tuple[str, ...]:
+        return self.judgement.standings.ejected()
+
+    @property
+    def avoided(self) -> dict[str, set[str]]:
+        return {iid: set(names) for iid, names in self.blame.edges.avoided.items()}
+
+
+def decode_failed(
+    iid: str, peer: str = "", request: bytes = b"", failure: FailureClass = STATUS
+) -> LegFailed:
+    way = f"{failure}:500"
+    return LegFailed(iid, Leg.DECODE, failure, way, "500", peer=peer, request=request)
+
+
+def prefill_failed(iid: str, request: bytes = b"") -> LegFailed:
+    return LegFailed(iid, Leg.PREFILL, STATUS, "inference_status:500", "500", request=request)
+
+
+def crossed(producer: str, consumer: str) -> LegSucceeded:
+    return LegSucceeded(consumer, Leg.DECODE, producer)
+
+
+def probes(effects: list[Effect]) -> list[ProbeWanted]:
+    return [effect for effect in effects if isinstance(effect, ProbeWanted)]
+
+
+def told(effects: list[Effect]) -> list[str]:
+    return [effect.kind for effect in effects if isinstance(effect, Told)]
+
+
+# --- the request ---
+
+
+def test_a_request_that_fails_in_the_same_way_on_two_engines_is_charged_to_neither() -> None:
+    court = Court(failure_quarantine_s=60.0)
+    court(prefill_failed("p0", b"poison"))
+    assert (court.streaks, court.held) == ({"p0": {"inference_status": 1}}, {"p0": "quarantine"})
+    effects = court(prefill_failed("p1", b"poison"))
+    assert (court.streaks, court.held, court.out) == ({}, {}, ())
+    assert told(effects)[0] == "request_suspected"
+    assert any(isinstance(effect, RequestSuspected) for effect in effects), "it is not retried"
+    assert probes(effects) == [
+        ProbeWanted(ProbeKind.INFERENCE, "p0"),
+        ProbeWanted(ProbeKind.INFERENCE, "p1"),
+    ], "both owe an inference probe, without a hold"
+
+
+def test_what_others_added_is_not_taken_back() -> None:
+    court = Court(failure_quarantine_s=60.0)
+    court(prefill_failed("p0", b"another"), prefill_failed("p0", b"poison"), prefill_failed("p1", b"poison"))
+    assert (court.streaks, court.held) == ({"p0": {"inference_status": 1}}, {"p0": "quarantine"})
+
+
+def test_no_engine_is_held_however_often_one_poisoned_request_is_sent_to_all() -> None:
+    court = Court()
+    for _ in range(20):
+        for iid in ("p0", "p1", "p2"):
+            court(prefill_failed(iid, b"poison"))
+    assert (court.streaks, court.held, court.out) == ({}, {}, ())
+
+
+def test_its_engines_are_looked_at_again_only_after_a_pause() -> None:
+    court = Court()
+    court(prefill_failed("p0", b"poison"), prefill_failed("p1", b"poison"))
+    court(InferenceProbed("p0", GOOD), InferenceProbed("p1", GOOD))
+    assert probes(court(prefill_failed("p0", b"poison"))) == []
+    court.now += LOOK_AGAIN_S
+    asked = {one.iid for one in probes(court(prefill_failed("p0", b"poison")))}
+    assert asked == {"p0", "p1"}
+
+
+def test_a_failed_probe_is_that_engines_own() -> None:
+    court = Court()
+    court(prefill_failed("p0", b"poison"), prefill_failed("p1", b"poison"), InferenceProbed("p0", BAD))
+    assert court.out == ("p0",)
+
+
+def test_a_poisoned_decode_is_taken_back_from_its_edges_too() -> None:
+    court = Court()
+    court(decode_failed("d0", "p0", b"poison"), decode_failed("d1", "p1", b"poison"))
+    assert (court.streaks, court.blame.edges.view(NOW)) == ({}, ())
+
+
+# --- the pair ---
+
+
+def test_a_pair_that_fails_while_both_ends_do_well_with_others_costs_neither_engine() -> None:
+    court = Court()
+    others = (crossed("p0", "d1"), crossed("p1", "d0"))
+    for _ in range(2):
+        assert told(court(decode_failed("d0", "p0"), *others)) == []
+    effects = court(decode_failed("d0", "p0"))
+    assert told(effects) == ["edge_avoided"]
+    assert probes(effects) == [ProbeWanted(ProbeKind.EDGE, "d0", "p0")]
+    assert (court.avoided, court.streaks, court.held, court.out) == ({"p0": {"d0"}}, {}, {}, ())
+    assert told(court(EdgeProbed("p0", "d0", GOOD))) == ["edge_restored"]
+    assert court.avoided == {}
+
+
+def test_a_bad_probe_across_the_edge_tells_nothing_of_an_engine_that_does_well_with_others() -> None:
+    court = Court()
+    court(crossed("p1", "d0"), *[decode_failed("d0", "p0")] * 3)
+    assert court.held == {"d0": "inference"}
+    effects = court(InferenceProbed("d0", BAD, peer="p0"))
+    assert (court.out, court.avoided) == ((), {"p0": {"d0"}})
+    assert probes(effects) == [ProbeWanted(ProbeKind.INFERENCE, "d0")], "it is probed alone"
+    court(InferenceProbed("d0", GOOD))
+    assert (court.held, court.avoided) == ({}, {"p0": {"d0"}})
+
+
+def test_if_it_fails_alone_too_it_is_out() -> None:
+    court = Court()
+    court(crossed("p1", "d0"), *[decode_failed("d0", "p0")] * 3, InferenceProbed("d0", BAD, peer="p0"))
+    court(InferenceProbed("d0", BAD))
+    assert court.out == ("d0",)
+
+
+def test_an_engine_that_knows_no_other_producer_is_out_by_the_probe_across_the_edge() -> None:
+    court = Court()
+    court(*[decode_failed("d0", "p0")] * 3, InferenceProbed("d0", BAD, peer="p0"))
+    assert court.out == ("d0",)
+
+
+def test_a_consumer_failing_with_two_producers_is_its_own_evidence() -> None:
+    court = Court()
+    effects = court(decode_failed("d0", "p0"), decode_failed("d0", "p1"), decode_failed("d0", "p0"))
+    assert (court.held, court.avoided) == ({"d0": "inference"}, {})
+    assert [one.iid for one in probes(effects)] == ["d0"]
+
+
+def test_a_producer_failing_with_two_consumers_is_held_and_they_are_not_charged() -> None:
+    court = Court()
+    court(crossed("p1", "d1"), decode_failed("d0", "p0"), decode_failed("d1", "p0"))
+    effects = court(decode_failed("d0", "p0"))
+    assert (court.held, court.streaks) == ({"p0": "inference"}, {})
+    assert probes(effects) == [ProbeWanted(ProbeKind.INFERENCE, "p0", consumer="d1")]
+    court(InferenceProbed("p0", BAD, consumer="d1"))
+    assert court.out == ("p0",)
+
+
+def test_bad_probes_with_two_consumers_hold_the_producer() -> None:
+    court = Court()
+    court(crossed("p0", "d0"), crossed("p0", "d1"), LegSucceeded("p0", Leg.PREFILL, "", "before"))
+    effects = court(LegSucceeded("p0", Leg.PREFILL, "", "after"))
+    assert told(effects) == ["peer_restarted"]
+    assert {(one.producer, one.iid) for one in probes(effects)} == {("p0", "d0"), ("p0", "d1")}
+    assert told(court(EdgeProbed("p0", "d0", BAD))) == ["edge_avoided"]
+    assert court.held == {}
+    court(EdgeProbed("p0", "d1", BAD))
+    assert court.held == {"p0": "inference"}
+
+
+def test_a_good_probe_across_an_avoided_edge_ends_avoidance_for_whose_sake_ever() -> None:
+    court = Court()
+    court(EdgeProbed("p0", "d0", BAD), InferenceProbed("d0", GOOD, peer="p0"))
+    assert court.avoided == {}
+    court(EdgeProbed("p0", "d0", BAD), InferenceProbed("p0", GOOD, consumer="d0"))
+    assert court.avoided == {}
+
+
+@pytest.mark.parametrize(
+    ("failure", "leg", "peer"),
+    [(STREAM, Leg.DECODE, ""), (FailureClass.CONNECTION, Leg.DECODE, "p0"), (STATUS, Leg.PREFILL, "")],
+)
+def test_what_is_no_transfers_matter_is_the_engines(failure: FailureClass, leg: Leg, peer: str) -> None:
+    court = Court()
+    court(LegFailed("d0", leg, failure, f"{failure}:x", "x", peer=peer))
+    assert (court.streaks, court.blame.edges.view(NOW)) == ({"d0": {failure.value: 1}}, ())
+
+
+# --- a restarted peer ---
+
+
+def test_a_new_process_start_has_every_edge_that_knew_the_old_process_probed() -> None:
+    court = Court()
+    court(crossed("p0", "d0"), crossed("p1", "d0"), crossed("p1", "d1"), ProcessSeen("d0", 5.0))
+    assert told(court(ProcessSeen("d0", 5.0))) == []
+    effects = court(ProcessSeen("d0", 9.0))
+    assert {(one.producer, one.iid) for one in probes(effects)} == {("p0", "d0"), ("p1", "d0")}
+    assert court.avoided == {}, "it carries traffic meanwhile"
+
+
+def test_edges_of_an_engine_that_is_out_wait_for_their_probe() -> None:
+    court = Court(eject_after=1)
+    court(crossed("p0", "d0"), ProcessSeen("p0", 5.0))
+    court(LegFailed("p0", Leg.PREFILL, FailureClass.CONNECTION, "connection:lost", "gone"))
+    assert court.out == ("p0",)
+    assert probes(court(ProcessSeen("p0", 9.0))) == []
+    court(Validated("p0", (Check("health", "passed"),)))
+    assert ProbeWanted(ProbeKind.EDGE, "d0", "p0") in court.blame.tick(NOW)
+
+
+# --- a misconfigured engine ---
+
+
+def test_an_engine_that_refuses_different_requests_is_held_and_out_by_its_probe() -> None:
+    court = Court()
+    answers = [LegAnswered("p0", Leg.PREFILL, 401, bytes([number])) for number in range(3)]
+    effects = court(*answers)
+    assert court.held == {"p0": "inference"}
+    assert probes(effects) == [ProbeWanted(ProbeKind.INFERENCE, "p0")]
+    (ejection,) = [
+        one for one in court(InferenceProbed("p0", BAD, status=401)) if told([one]) == ["ejection"]
+    ]
+    assert isinstance(ejection, Told)
+    assert "401" in ejection.fields["reason"]
+    assert "engine.engine_api_key_env" in ejection.fields["reason"]
+
+
+def test_over_long_prompts_hold_an_engine_for_one_probe_and_not_again_at_once() -> None:
+    court = Court()
+    answers = [LegAnswered("p0", Leg.PREFILL, 400, bytes([number])) for number in range(3)]
+    court(*answers, InferenceProbed("p0", GOOD), *answers)
+    assert (court.held, court.out) == ({}, ())
+
+
+def test_a_2xx_between_refusals_clears_them() -> None:
+    court = Court()
+    answers = [LegAnswered("p0", Leg.PREFILL, 404, bytes([number])) for number in range(4)]
+    court(answers[0], answers[1], LegSucceeded("p0", Leg.PREFILL), answers[2], answers[3])
+    assert court.held == {}
+
+
+# --- back-pressure ---
+
+
+def test_back_pressure_relieves_and_for_30_s_without_end_it_is_a_fault() -> None:
+    court = Court()
+    busy = LegFailed("p0", Leg.PREFILL, FailureClass.OVERLOAD, "overload:429", "busy", retry_after_s=4.0)
+    court(busy, busy)
+    assert dict(court.blame.pressure.relieved(NOW)) == {"p0": NOW + 4.0}
+    assert court.held == {}
+    court.now += 31.0
+    assert [one.kind for one in probes(court(busy)) if one.iid == "p0"] == [
+        ProbeKind.HEALTH,
+        ProbeKind.INFERENCE,
+    ]
+    assert court.held == {"p0": "inference"}
+    court(InferenceProbed("p0", GOOD))
+    court(busy)
+    assert court.held == {}, "begins anew"
