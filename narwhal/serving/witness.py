@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from narwhal.errors import EngineError, EngineRefused, EngineTimeout, StaleEpoch, SuspectedPoison
+from narwhal.errors import EngineError, EngineRefused, StaleEpoch, SuspectedPoison
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, LegAnswered, LegFailed, LegSucceeded
 from narwhal.model.request import InferenceRequest
-from narwhal.policy.faults import classify, may_be_the_requests, way_of
+from narwhal.policy.faults import classify, excuse, may_be_the_requests, way_of
 from narwhal.ports import EvidenceSink
-
-OUR_SHARE = 0.1
-"""Of a timeout's length: if our loop stood still for that much of it, the engine is not blamed."""
 
 _BAD_GATEWAY = 502
 
@@ -62,12 +59,8 @@ class Witness:
             self._sink.report(LegFailed(error.iid, Leg.PREFILL, failure, way, f"token count: {error}"))
 
     def _failure(self, error: EngineError) -> FailureClass | None:
-        if isinstance(error, EngineTimeout) and self._is_ours(error):
-            return None
+        excuse(error, self._stood_still_s)
         return classify(error)
-
-    def _is_ours(self, error: EngineTimeout) -> bool:
-        return self._stood_still_s(error.limit_s) > OUR_SHARE * error.limit_s
 
     def _answered(self, error: EngineError, leg: Leg, *, request: InferenceRequest) -> None:
         if isinstance(error, EngineRefused) and not isinstance(error, StaleEpoch):
