@@ -54,7 +54,10 @@ _AFTER_0 = {"after": Param("integer", 0)}
 _SECONDS = {"seconds": Param("number", required=True)}
 
 KINDS: Mapping[str, Kind] = {
-    "refuse": Kind("the engine's listener is closed, idle connections too", engine_wide=True),
+    "refuse": Kind(
+        "the engine's listener is closed, idle connections too, busy ones after their answer",
+        engine_wide=True,
+    ),
     "hang": Kind("the request is read and never answered"),
     "slow": Kind("the answer begins that much later", _SECONDS),
     "slow_first_token": Kind("the head comes at once, the first token that much later", _SECONDS),

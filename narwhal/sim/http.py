@@ -165,6 +165,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
+        self._last = False
         self.current: Exchange | None = None
         self.paused = False
 
@@ -245,6 +246,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def end(self) -> None:
+        """Close as soon as nothing is being answered."""
+        self._last = True
+        if self.idle:
+            self.close()
+
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -261,7 +268,7 @@ class Connection(asyncio.Protocol):
     def finished(self, *, keep_alive: bool) -> None:
         """The current exchange is answered."""
         self.current = None
-        if not keep_alive:
+        if self._last or not keep_alive:
             self.close()
         else:
             self._begin_next()

@@ -50,7 +50,7 @@ class Listener:
         self._opening = asyncio.get_running_loop().create_task(self._serve(self._socket))
 
     def close(self) -> None:
-        """Refuse connections from now on; idle ones are closed, busy ones go on."""
+        """Refuse connections from now on; idle ones are closed, busy ones after their answer."""
         if self._socket is None:
             return
         if self._server is not None:
@@ -60,8 +60,7 @@ class Listener:
         self._socket.close()
         self._server = self._socket = None
         for connection in list(self.connections):
-            if connection.idle:
-                connection.close()
+            connection.end()
 
     def drop_all(self) -> None:
         """Close, and cut what is still open."""

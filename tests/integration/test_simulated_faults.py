@@ -67,6 +67,19 @@ def test_refuse_closes_the_port_until_cleared() -> None:
     with_engine(scene)
 
 
+def test_refuse_ends_a_busy_connection_after_its_answer() -> None:
+    async def scene() -> None:
+        async with engines_here(1, replace(QUICK, interval_s=0.005)) as (stand,):
+            wire, reading = await begun(stand)
+            await until(lambda: stand.engine.running == 1)
+            await order(stand, "refuse")
+            assert (await reading).text == TEXT
+            assert await wire.ended()
+            wire.close()
+
+    play(scene())
+
+
 @pytest.mark.parametrize(
     ("fault", "head_comes"), [("hang", False), ("silent_first_token", True), ("stall", True)]
 )
