@@ -18,7 +18,7 @@ from tests.faults.switches import Owed, Switch
 from tests.support.load import WHOLE, Got, Load
 
 RATE = 24.0
-TOKENS = 4
+TOKENS = 24
 WARM_S = 0.4
 KEPT_S = 2.5
 """How long a fault lasts that takes no engine out."""
@@ -26,7 +26,7 @@ OUT_S = 12.0
 """How long one that must take it out is waited for."""
 LINGER_S = 0.8
 """After the verdict: long enough for a readmission to be tried in vain."""
-BACK_S = 40.0
+BACK_S = 20.0
 TAKES_OUT = ("hold", "ejection")
 POLL_S = 0.05
 
@@ -126,9 +126,10 @@ async def _out(site: Site, seen: Seen, targets: set[str]) -> None:
     """Waits until those that must are out, else for a while."""
 
     def look() -> bool:
-        for iid in site.out():
+        out = site.out()
+        for iid in out:
             seen.out_s.setdefault(iid, time.time() - seen.ordered)
-        return targets <= set(seen.out_s)
+        return targets <= {iid for iid, word in out.items() if word == "ejected"}
 
     if targets:
         await until(look, OUT_S)

@@ -6,6 +6,7 @@ The text of a right answer is known beforehand, so an answer from another reques
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import time
 from collections.abc import Mapping
@@ -64,7 +65,11 @@ async def ask_for(url: str, prompt: str, rid: str, *, tokens: int, **fields: Any
 
 
 class Load:
-    """`rate` requests a second from entering to leaving, every second one streamed; it waits for the last."""
+    """`rate` requests a second from entering to leaving, every second one streamed; it waits for the last.
+
+    Up to `tokens` tokens each: answers of one length would make every engine meet the same partner again
+    and again.
+    """
 
     def __init__(self, url: str, label: str, *, rate: float, tokens: int) -> None:
         self.got: list[Got] = []
@@ -73,6 +78,7 @@ class Load:
         self._label = label
         self._every_s = 1 / rate
         self._tokens = tokens
+        self._dice = random.Random(label)
         self._open: set[asyncio.Task[None]] = set()
         self._pacer: asyncio.Task[None] | None = None
 
@@ -99,5 +105,6 @@ class Load:
     async def _one(self, number: int) -> None:
         rid, sent = f"{self._label}-{number}", time.time()
         prompt = f"{rid}: what do narwhals eat under the ice in winter?"
-        how = await ask_for(self._url, prompt, rid, tokens=self._tokens, stream=number % 2 == 0)
+        tokens = self._dice.randint(1, self._tokens)
+        how = await ask_for(self._url, prompt, rid, tokens=tokens, stream=number % 2 == 0)
         self.got.append(Got(rid, sent, time.time(), how))
