@@ -32,7 +32,6 @@ _STAGE = {"failures": 0, "consecutive": 0, "last_class": "", "last_at": None}
 RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
     {
         STATE: (
-            Resting("monitoring.stages.drains", _STAGE, "lifecycle"),
             Resting("refused", 0, "predictive admission"),
             Resting("admission.mode", "open", "predictive admission"),
             Resting("draining", (), "lifecycle"),

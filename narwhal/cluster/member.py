@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,8 @@ class Member:
         self._reason = ""
         self._troubles = Troubles()
         self._bugs = Bugs()
+        self.opened: Callable[[], None] = lambda: None
+        """Told when a takeover is done; runtime hands it in."""
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -210,6 +212,7 @@ class Member:
             crew.keeper.opened(token)
             await self._cancel(self._mirroring)
             crew.recorder.event("ownership", {"change": "opened", "epoch": granted.epoch})
+            self.opened()
         elif crew.gate.alive(token):
             crew.keeper.fence(token, "the first fenced write did not succeed")
 

@@ -339,15 +339,14 @@ _RECOVERY = (
     _whole(
         "recovery.eject_after", 3, doc="Failures in a row, per engine and class, that act.", later=FAILURES
     ),
-    _whole("recovery.readmit_every", 10, doc="Passes between readmission probes.", later=FAILURES),
+    _whole("recovery.readmit_every", 10, doc="Passes between readmission probes."),
     _whole(
         "recovery.liveness_every",
         10,
         doc="Passes between health sweeps; 0 = off.",
         rule=NOT_NEGATIVE,
-        later=FAILURES,
     ),
-    _whole("recovery.liveness_misses", 2, doc="Missed sweeps in a row that eject.", later=FAILURES),
+    _whole("recovery.liveness_misses", 2, doc="Missed sweeps in a row that eject."),
     _text(
         "recovery.engine_restart_policy",
         "individual",

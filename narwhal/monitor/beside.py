@@ -28,6 +28,10 @@ class Beside(Generic[Key]):
     def __contains__(self, key: object) -> bool:
         return key in self._open
 
+    def __len__(self) -> int:
+        """Keys whose work is under way."""
+        return len(self._open)
+
     def begin(self, key: Key, work: Callable[[], Awaitable[None]]) -> bool:
         """Runs `work` soon. False: work of that key is under way, this one is not begun."""
         if key in self._open:

@@ -1,127 +1,120 @@
-"""Stage `liveness`: health checks of engines beside the pass, through the control pool.
+"""Stage `liveness`: every engine asked for its health beside the pass, through the control pool.
 
-The checks carry this router's epoch, so each one also teaches it to an engine's fence: the owner asks every
-engine first thing when it restores, and in every pass, so that a restarted engine learns again. A router
-without a cluster asks only engines that owe a health check.
+| who is asked | when | what the answer is |
+| --- | --- | --- |
+| every engine | every `recovery.liveness_every` passes, 0 = never | evidence: the sweep |
+| every engine | under an epoch: every pass, and first thing in a takeover | none: it taught the epoch |
+
+An answer that only taught an epoch is no evidence, so that a router in a cluster judges as one alone does.
+It takes every engine and every pass: a restarted engine has forgotten the epoch, and until it hears of it
+again a superseded owner could place work there. One that stays up has nothing to hear, but nobody knows
+which one that is before it was asked.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from narwhal.errors import EngineError, PoolExhausted, StaleEpoch
-from narwhal.model.effect import ProbeKind, ProbeWanted
-from narwhal.model.evidence import HealthProbed, ProbeOutcome
-from narwhal.policy.fleet import Fleet
-from narwhal.ports import ControlClient, ControlGate, EvidenceSink
+from narwhal.errors import EngineError, IdentityError
+from narwhal.model.evidence import LivenessSwept, ProbeOutcome, ProcessSeen
+from narwhal.model.identity import METRICS_PATH, read_process_start
+from narwhal.monitor.beside import Beside
+from narwhal.monitor.probe_legs import ProbeLegs, judged
+from narwhal.monitor.prober import Streaming
+from narwhal.policy.liveness import SweepCadence
+from narwhal.ports import EvidenceSink
 
 log = logging.getLogger("narwhal.monitor")
 
-PATH = "/health"
-AT_ONCE = 8
-"""Checks that begin in one turn of the loop: a fleet of hundreds must not hold it up."""
+_HEALTH, _PROCESS = "health", "process"
 
 
 class HealthChecks:
-    """Runs checks, one an engine at a time, and reports what they come to. Main loop only."""
+    """Asks engines, one question of a kind an engine at a time. Main loop only; waits in `aclose` alone."""
 
-    def __init__(
-        self, control: ControlClient, *, sink: EvidenceSink, gate: ControlGate, timeout_s: float
-    ) -> None:
-        """`timeout_s` bounds one check (`engine.health_timeout_s`)."""
-        self._control = control
+    def __init__(self, legs: ProbeLegs, *, sink: EvidenceSink, streaming: Streaming) -> None:
+        self._legs = legs
         self._sink = sink
-        self._gate = gate
-        self._timeout_s = timeout_s
-        self._open: dict[str, asyncio.Task[None]] = {}
-        self._starting: asyncio.Task[None] | None = None
-        self._replaced: set[asyncio.Task[None]] = set()
-        """Cancelled, and not ended yet."""
+        self._streaming = streaming
+        self._beside: Beside[tuple[str, str]] = Beside()
+        self._swept: set[str] = set()
+        """Engines whose next answer counts."""
 
-    def ask(self, engines: Sequence[str]) -> None:
-        """Begins to check these engines, those with a check under way aside. Never waits."""
-        if engines and (self._starting is None or self._starting.done()):
-            self._starting = asyncio.create_task(self._start(engines), name="health-checks")
+    @property
+    def busy(self) -> bool:
+        """A question is under way."""
+        return bool(self._beside)
 
-    def wanted(self, probe: ProbeWanted) -> None:
-        """Implements monitor.judge.Prober for health checks."""
-        if probe.kind is ProbeKind.HEALTH:
-            self._begin(probe.iid)
+    def ask(self, engines: Iterable[str]) -> None:
+        """Begins to ask these engines, those with a question under way aside."""
+        for iid in engines:
+            self._beside.begin((_HEALTH, iid), partial(self._check, iid))
 
-    def introduce(self, engines: Sequence[str]) -> None:
-        """Begins to check all of these engines anew. Never waits.
+    def sweep(self, engines: Iterable[str]) -> None:
+        """As `ask`; the answers are evidence, also those under way."""
+        engines = tuple(engines)
+        self._swept.update(engines)
+        self.ask(engines)
 
-        For a new epoch: a check under way may have been sent without it.
+    def introduce(self, engines: Iterable[str]) -> None:
+        """Begins to ask all of these engines anew.
+
+        For a new epoch: a question under way may have been sent without it.
         """
-        for task in (self._starting, *self._open.values()):
-            if task is not None and not task.done():
-                self._replaced.add(task)
-                task.add_done_callback(self._replaced.discard)
-                task.cancel()
-        self._starting = None
-        self._open = {iid: task for iid, task in self._open.items() if task not in self._replaced}
+        self._swept.clear()
+        self._beside.abandon()
         self.ask(engines)
 
     def take_in(self) -> None:
-        """Forgets the checks that have ended. Raises what one ended with, if not by the engine's doing."""
-        ended = [iid for iid, task in self._open.items() if task.done()]
-        for task in [self._open.pop(iid) for iid in ended]:
-            task.result()
-
-    async def _start(self, engines: Iterable[str]) -> None:
-        for number, iid in enumerate(engines, start=1):
-            self._begin(iid)
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
-
-    def _begin(self, iid: str) -> None:
-        if iid not in self._open or self._open[iid].done():
-            self._open[iid] = asyncio.create_task(self._check(iid), name=f"health-{iid}")
-
-    async def _check(self, iid: str) -> None:
-        outcome, detail = await self._outcome(iid)
-        if outcome is not ProbeOutcome.GOOD:
-            log.debug("%s was not found healthy: %s", iid, detail)
-        self._sink.report(HealthProbed(iid, outcome, detail))
-
-    async def _outcome(self, iid: str) -> tuple[ProbeOutcome, str]:
-        try:
-            reply = await self._control.get(iid, PATH, timeout_s=self._timeout_s)
-        except StaleEpoch as error:
-            self._gate.overruled(iid, error.epoch)
-            return ProbeOutcome.INCONCLUSIVE, str(error)
-        except PoolExhausted as error:
-            return ProbeOutcome.INCONCLUSIVE, str(error)
-        except EngineError as error:
-            return ProbeOutcome.BAD, str(error)
-        good = reply.status == 200
-        return (ProbeOutcome.GOOD, "") if good else (ProbeOutcome.BAD, f"HTTP {reply.status}")
+        """Raises what a question ended with if that was not the engine's doing."""
+        self._beside.take_in()
 
     async def aclose(self) -> None:
-        tasks = [task for task in (self._starting, *self._open.values(), *self._replaced) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._beside.aclose()
+
+    async def _check(self, iid: str) -> None:
+        outcome, detail, _ = await judged(self._legs.health(iid), iid)
+        if iid not in self._swept:
+            return
+        self._swept.discard(iid)
+        streaming = outcome is ProbeOutcome.BAD and self._streaming(iid)
+        if outcome is ProbeOutcome.GOOD:
+            self._beside.begin((_PROCESS, iid), partial(self._identify, iid))
+        self._sink.report(LivenessSwept(iid, outcome, detail, streaming))
+
+    async def _identify(self, iid: str) -> None:
+        """Tells which process answers. One that does not say it is no failure: nobody owes it here."""
+        try:
+            start = read_process_start(await self._legs.ask(iid, METRICS_PATH))
+        except (EngineError, IdentityError) as error:
+            log.debug("%s does not tell its process start: %s", iid, error)
+            return
+        self._sink.report(ProcessSeen(iid, start))
 
 
 class LivenessStage:
-    """`everyone()`: all engines are asked in every pass, not only those that owe a check (those are asked for
-    by the `readmission` stage)."""
+    """`everyone()`: this router has an epoch to teach. `engines`: the IDs of all."""
 
     name = "liveness"
     needs_control = True
 
-    def __init__(self, checks: HealthChecks, *, fleet: Fleet, everyone: Callable[[], bool]) -> None:
+    def __init__(
+        self, checks: HealthChecks, *, engines: Iterable[str], every: int, everyone: Callable[[], bool]
+    ) -> None:
+        """`every`: passes from sweep to sweep, 0 = no sweeps (`recovery.liveness_every`)."""
         self._checks = checks
-        self._fleet = fleet
+        self._engines = tuple(engines)
+        self._cadence = SweepCadence(every)
         self._everyone = everyone
 
     async def run(self, now: float) -> None:
         self._checks.take_in()
-        if self._everyone():
-            self._checks.ask(self._fleet.engines)
+        if self._cadence.next_pass():
+            self._checks.sweep(self._engines)
+        elif self._everyone():
+            self._checks.ask(self._engines)
 
     async def aclose(self) -> None:
         await self._checks.aclose()

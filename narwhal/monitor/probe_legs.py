@@ -6,6 +6,7 @@ engine that still has the prompt's blocks in its prefix cache would pull nothing
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -128,6 +129,27 @@ def own_request(model: str, *, tokens: int) -> InferenceRequest:
 def is_ours(error: EngineError) -> bool:
     """It tells nothing of the engine: our own pool, our own epoch."""
     return isinstance(error, PoolExhausted | StaleEpoch)
+
+
+async def judged(legs: Awaitable[None], suspect: str) -> tuple[ProbeOutcome, str, int]:
+    """What legs show of one engine that took part: outcome, detail, and the status of the answer
+    that failed it (0 = none)."""
+    try:
+        await legs
+    except EngineError as error:
+        status = error.status if isinstance(error, EngineRefused) else 0
+        return outcome_for(suspect, error), str(error), status
+    except asyncio.CancelledError:
+        if we_are_cancelled():
+            raise
+        return ProbeOutcome.INCONCLUSIVE, "the probe was cancelled", 0
+    return ProbeOutcome.GOOD, "", 200
+
+
+def we_are_cancelled() -> bool:
+    """The whole task, and not only a call that it made: nobody is left to be told."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def outcome_for(iid: str, error: EngineError) -> ProbeOutcome:

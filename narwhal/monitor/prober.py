@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from narwhal.errors import EngineError, EngineRefused
 from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.evidence import (
     EdgeProbed,
@@ -28,20 +27,23 @@ from narwhal.model.evidence import (
     Validated,
 )
 from narwhal.monitor.beside import Beside
-from narwhal.monitor.probe_legs import ProbeLegs, outcome_for
+from narwhal.monitor.probe_legs import ProbeLegs, judged, we_are_cancelled
 from narwhal.monitor.validation import Validation
 from narwhal.ports import EvidenceSink
 
 Key = tuple[ProbeKind, str, str]
-
-CANCELLED = "the probe was cancelled"
+Streaming = Callable[[str], bool]
+"""Open streams of that engine made progress within the last `engine.health_timeout_s`."""
 
 
 class Prober:
-    """Main loop only. `wanted` never waits."""
+    """Implements monitor.judge.Prober. Main loop only; nothing here waits but `aclose`."""
 
-    def __init__(self, legs: ProbeLegs, validation: Validation, *, sink: EvidenceSink) -> None:
+    def __init__(
+        self, legs: ProbeLegs, validation: Validation, *, sink: EvidenceSink, streaming: Streaming
+    ) -> None:
         self._legs = legs
+        self._streaming = streaming
         self._validation = validation
         self._sink = sink
         self._beside: Beside[Key] = Beside()
@@ -83,49 +85,30 @@ class Prober:
         self._sink.report(evidence)
 
     async def _health(self, probe: ProbeWanted) -> Evidence:
-        outcome, detail, _ = await _judged(self._legs.health(probe.iid), probe.iid)
-        return HealthProbed(probe.iid, outcome, detail)
+        outcome, detail, _ = await judged(self._legs.health(probe.iid), probe.iid)
+        streaming = outcome is ProbeOutcome.BAD and self._streaming(probe.iid)
+        return HealthProbed(probe.iid, outcome, detail, streaming)
 
     async def _inference(self, probe: ProbeWanted) -> Evidence:
         iid, producer = probe.iid, probe.producer
         local = not producer or producer == iid
         legs = self._legs.local(iid) if local else self._legs.transfer(producer, iid)
-        outcome, detail, status = await _judged(legs, iid)
+        outcome, detail, status = await judged(legs, iid)
         return InferenceProbed(iid, outcome, "" if local else producer, detail, status)
 
     async def _edge(self, probe: ProbeWanted) -> Evidence:
         async with self._turns.setdefault(probe.iid, asyncio.Lock()):
-            outcome, detail, _ = await _judged(self._legs.transfer(probe.producer, probe.iid), probe.iid)
+            outcome, detail, _ = await judged(self._legs.transfer(probe.producer, probe.iid), probe.iid)
         return EdgeProbed(probe.producer, probe.iid, outcome, detail)
 
     async def _readmission(self, probe: ProbeWanted) -> Evidence:
         try:
             return await self._validation.run(probe.iid)
         except asyncio.CancelledError:
-            if _we_are_cancelled():
+            if we_are_cancelled():
                 raise
             return Validated(probe.iid, (), conclusive=False)
 
 
 def _key(probe: ProbeWanted) -> Key:
     return (probe.kind, probe.iid, probe.producer if probe.kind is ProbeKind.EDGE else "")
-
-
-async def _judged(legs: Awaitable[None], suspect: str) -> tuple[ProbeOutcome, str, int]:
-    """Outcome, detail and the status that failed it (0 = none)."""
-    try:
-        await legs
-    except EngineError as error:
-        status = error.status if isinstance(error, EngineRefused) else 0
-        return outcome_for(suspect, error), str(error), status
-    except asyncio.CancelledError:
-        if _we_are_cancelled():
-            raise
-        return ProbeOutcome.INCONCLUSIVE, CANCELLED, 0
-    return ProbeOutcome.GOOD, "", 200
-
-
-def _we_are_cancelled() -> bool:
-    """The probe itself, and not only a call that it made: nobody is left to be told."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -7,15 +7,17 @@ an engine contract skips `attestation` and `process`; a readmission after planne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import orjson
 
-from narwhal.errors import EngineError
+from narwhal.errors import EngineError, IdentityError
 from narwhal.model.evidence import Check, Validated
 from narwhal.monitor.probe_legs import ProbeLegs, is_ours
+from narwhal.policy.identity import unlike
 from narwhal.policy.readmission import (
     ATTESTATION,
     FAILED,
@@ -29,6 +31,7 @@ from narwhal.policy.readmission import (
     SKIPPED,
     TransferPeers,
 )
+from narwhal.ports import Identities
 
 MODELS_PATH = "/v1/models"
 
@@ -96,6 +99,21 @@ def skipped(name: str, why: str) -> Step:
 
 
 NO_ATTESTATION = skipped(ATTESTATION, "the fleet has no engine contract")
+
+
+def attested(identities: Identities, *, contract: Mapping[str, Any], timeout_s: float) -> Step:
+    """What a contracted fleet owes. `timeout_s` bounds each question."""
+
+    async def attest(iid: str) -> Result:
+        try:
+            told = await identities.attestation(iid, timeout_s=timeout_s)
+            live = await identities.identity(iid, timeout_s=timeout_s)
+        except IdentityError as error:
+            return FAILED, str(error)
+        found = unlike(contract, told, live=live)
+        return (FAILED, "; ".join(found)) if found else (PASSED, "")
+
+    return Step(ATTESTATION, attest)
 
 
 async def _health(legs: ProbeLegs, iid: str) -> Result:

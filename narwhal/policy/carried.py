@@ -29,3 +29,8 @@ class Carried:
         if document is None:
             return FleetState(roles=roles, lifecycle=lifecycle)
         return FleetState(roles=roles, lifecycle={**lifecycle, **document.lifecycle})
+
+    def drain_records(self) -> tuple[str, ...]:
+        """Engines that a lifecycle record names, in its order; what cannot be read is left out."""
+        records = self._document.lifecycle.get("records") if self._document is not None else None
+        return tuple(str(one.get("engine")) for one in records or () if isinstance(one, Mapping))

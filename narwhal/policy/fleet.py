@@ -232,6 +232,10 @@ class Fleet:
             self.standings.require_checks()
         return notes
 
+    def drain_records(self) -> tuple[str, ...]:
+        """Engines of which the handoff holds a drain record that nobody here acts on."""
+        return tuple(iid for iid in self._carried.drain_records() if iid in self._specs)
+
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""
         lifecycle: dict[str, Any] = {

@@ -73,6 +73,9 @@ class Control(Protocol):
     def when_restoring(self, introduce: Callable[[], None]) -> None:
         """Calls `introduce` first thing in each takeover: engines are to learn the new epoch."""
 
+    def when_open(self, probe: Callable[[], None]) -> None:
+        """Calls `probe` when a takeover is done and its suspects may be looked at."""
+
     def handoff(self) -> HandoffView | None: ...
 
     def heard(self, router_id: str) -> None:
@@ -174,6 +177,9 @@ class LocalControl:
     def when_restoring(self, introduce: Callable[[], None]) -> None:
         """There is no takeover here and no epoch."""
 
+    def when_open(self, probe: Callable[[], None]) -> None:
+        """What a checkpoint brought is probed in the first pass, which is at once."""
+
     def handoff(self) -> HandoffView | None:
         return HandoffView(to_fields(self._state.compose(epoch=0, holder="")), mirrored=False)
 
@@ -267,6 +273,9 @@ class ClusterControl:
 
     def when_restoring(self, introduce: Callable[[], None]) -> None:
         self._membership.takeover.introduce = introduce
+
+    def when_open(self, probe: Callable[[], None]) -> None:
+        self._membership.member.opened = probe
 
     def handoff(self) -> HandoffView | None:
         return self._membership.view.handoff(self._clock.now())

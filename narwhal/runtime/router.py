@@ -28,15 +28,14 @@ from narwhal.model.monitoring import STAGES, PoolView
 from narwhal.model.settings import FleetConfig, ServeOptions
 from narwhal.model.state_view import AdmissionView, ServingView
 from narwhal.monitor.controller import ControllerStage
+from narwhal.monitor.drains import DrainsStage
 from narwhal.monitor.gate import MonitoredGate
 from narwhal.monitor.handoff import HandoffStage
 from narwhal.monitor.health import HealthStage
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.lag import LoopLag
-from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.monitor.model_card import ModelCard
-from narwhal.monitor.readmission import ReadmissionStage
 from narwhal.monitor.rollover import RolloverStage
 from narwhal.monitor.telemetry import TelemetryStage
 from narwhal.monitor.views import Readings, RouterViews
@@ -49,6 +48,7 @@ from narwhal.ports import Checkpoint
 from narwhal.runtime.control import ClusterControl, Control, ControlParts, LocalControl, first_failure
 from narwhal.runtime.engines import warmed
 from narwhal.runtime.host import boot_id
+from narwhal.runtime.probing import Probing, ProbingParts
 from narwhal.runtime.warden.supervisor import Supervisor
 from narwhal.serving.attempt import Attempt
 from narwhal.serving.control import ControlCheck
@@ -123,14 +123,14 @@ class Router:
             metrics=setting.metrics,
             clock=clock,
         )
-        self.checks = HealthChecks(
-            self.probes,
-            sink=self.judge,
-            gate=self.control.gate,
-            timeout_s=config.engine.health_timeout_s,
+        self.probing = Probing(
+            config,
+            ProbingParts(
+                self.probes, self.client, self.fleet, judge=self.judge, gate=self.control.gate, clock=clock
+            ),
         )
-        self.judge.prober = self.checks
-        self.control.when_restoring(lambda: self.checks.introduce(self.fleet.engines))
+        self.control.when_restoring(self.probing.when_restoring)
+        self.control.when_open(self.probing.when_open)
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
         self.lag = LoopLag(lambda: self.ledger.inflight > 0)
@@ -163,7 +163,7 @@ class Router:
     async def aclose(self) -> None:
         await self.control.aclose()
         await self.client.aclose()
-        await self.probes.aclose()
+        await self.probing.aclose()
 
     async def _engines_pass(self) -> bool:
         """A standby that suspects the owner: its engines answer it, and connections to them are open."""
@@ -202,9 +202,9 @@ class Router:
         stages = (
             ControllerStage(self.fleet, self.judge),
             HealthStage(pacing, self.judge),
+            DrainsStage(self.fleet.drain_records),
             RolloverStage(self.ledger.decodes, pacing, interval_s=interval_s),
-            ReadmissionStage(self.judge),
-            LivenessStage(self.checks, fleet=self.fleet, everyone=lambda: control.probe_stamp() is not None),
+            *self.probing.stages(everyone=lambda: control.probe_stamp() is not None),
             TelemetryStage(
                 self.views.sample,
                 metrics=setting.metrics,

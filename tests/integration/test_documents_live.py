@@ -39,6 +39,7 @@ from narwhal.model.monitoring import GaugeSample
 from narwhal.model.placement import Demand
 from narwhal.model.state_view import HandoffView
 from narwhal.monitor.controller import ControllerStage
+from narwhal.monitor.drains import DrainsStage
 from narwhal.monitor.health import HealthStage
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.lag import LoopLag
@@ -55,6 +56,7 @@ from tests.support.drift_story import drift_story, handoff_of, role_story, slow,
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.fleets import COMPLETE_CONTRACT
 from tests.support.leaves import Seen
+from tests.support.looking import legs_of, prober_of
 from tests.support.own_router import NOW, Own, Still
 from tests.support.processes import LIVENESS_S, eventually
 from tests.support.redis import RedisServer, running
@@ -387,6 +389,9 @@ def failing_stages(seen: Seen) -> None:
     def unreadable(now: float, lag_s: float) -> GaugeSample:
         raise ZeroDivisionError("no gauges")
 
+    def unreadable_records() -> tuple[str, ...]:
+        raise ZeroDivisionError("no records")
+
     def unreadable_ownership() -> bool:
         raise ZeroDivisionError("no ownership")
 
@@ -420,14 +425,16 @@ def failing_stages(seen: Seen) -> None:
             metrics=metrics,
             clock=SystemClock(),
         )
-        checks = HealthChecks(client, sink=judge, gate=own.gate, timeout_s=1.0)
-        judge.prober = checks
-        liveness = LivenessStage(checks, fleet=own.fleet, everyone=unreadable_ownership)
+        legs = legs_of(client, own.gate, budget_s=1.0)
+        checks = HealthChecks(legs, sink=judge, streaming=bool)
+        judge.prober = prober = prober_of(legs, judge)
+        liveness = LivenessStage(checks, engines=own.fleet.engines, every=0, everyone=unreadable_ownership)
         stages = [
             ControllerStage(own.fleet, judge),
             HealthStage(own.fleet.pacing, judge),
+            DrainsStage(unreadable_records),
             RolloverStage(UnreadableStreams(), own.fleet.pacing, interval_s=1.0),
-            ReadmissionStage(judge),
+            ReadmissionStage(judge, prober),
             liveness,
             stage,
         ]

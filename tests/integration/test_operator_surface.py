@@ -148,7 +148,7 @@ def test_metrics_are_prometheus_text_with_our_names_and_bounded_labels(alone: Ro
     assert all(name.startswith("narwhal_") for name in families)
     resident = families["narwhal_resident_requests"].samples
     assert {sample.labels["iid"] for sample in resident} == {"e0", "e1"}
-    assert stages(alone) == set(STAGES) - {"drains"}
+    assert stages(alone) == set(STAGES)
 
 
 def test_a_served_request_shows_in_every_document(alone: Router) -> None:

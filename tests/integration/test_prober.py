@@ -12,7 +12,6 @@ import pytest
 
 from narwhal.cluster.local import LocalGate
 from narwhal.engine.control import LeanControl
-from narwhal.engine.dialect import make_dialect
 from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.evidence import (
     EdgeProbed,
@@ -21,7 +20,6 @@ from narwhal.model.evidence import (
     ProbeOutcome,
     Validated,
 )
-from narwhal.monitor.probe_legs import Probed, ProbeLegs
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import NO_ATTESTATION, Validation, automatic_steps
 from narwhal.policy.readmission import ORDER, TransferPeers
@@ -31,6 +29,7 @@ from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
 from tests.support.engines import engines_here
 from tests.support.evidence import Heard
+from tests.support.looking import legs_of
 from tests.support.scripted import until
 from tests.support.serving import specs
 
@@ -59,6 +58,7 @@ class Rig:
     prober: Prober
     control: ControlClient
     peers: TransferPeers = field(default_factory=TransferPeers)
+    streaming: set[str] = field(default_factory=set)
 
     def engine(self, number: int) -> SimEngine:
         return self.stands[number].engine
@@ -96,12 +96,11 @@ async def rig(count: int = 3, *, connections: int = 16, budget_s: float = 5.0) -
         engines = specs(stands, roles="p" + "d" * (count - 1))
         gate, heard = Gate(), Heard()
         control = LeanControl(engines, connections=connections, connect_timeout_s=1.0, stamp=lambda: "demo/5")
-        dialect = make_dialect("vllm", "nixl")
-        legs = ProbeLegs(control, dialect, gate=gate, probed=Probed("simulated", budget_s, budget_s))
+        legs = legs_of(control, gate, budget_s=budget_s)
         steps = automatic_steps(
             legs, model="simulated", peers=lambda iid: made.peers, attestation=NO_ATTESTATION
         )
-        prober = Prober(legs, Validation(steps), sink=heard)
+        prober = Prober(legs, Validation(steps), sink=heard, streaming=lambda iid: iid in made.streaming)
         made = Rig(list(stands), gate, heard, prober, control)
         try:
             yield made
@@ -124,6 +123,14 @@ async def test_a_health_probe_is_good_with_a_200_and_with_nothing_else():
         assert (await made.look(ProbeKind.HEALTH, "e1")).outcome is BAD
         made.order(2, "refuse")
         assert (await made.look(ProbeKind.HEALTH, "e2")).outcome is BAD
+
+
+async def test_a_miss_tells_whether_streams_moved_meanwhile():
+    async with rig() as made:
+        made.engine(0).healthy_no_more = made.engine(1).healthy_no_more = True
+        made.streaming = {"e0", "e2"}
+        for iid, moved in (("e0", True), ("e1", False), ("e2", False)):
+            assert (await made.look(ProbeKind.HEALTH, iid)).streaming is moved
 
 
 # --- inference ---------------------------------------------------------------------------------------

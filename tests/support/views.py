@@ -78,6 +78,7 @@ STATE = StateView(
         stages={
             "controller": StageTally(),
             "health": StageTally(),
+            "drains": StageTally(),
             "rollover": StageTally(),
             "readmission": StageTally(),
             "liveness": StageTally(),

@@ -1,0 +1,98 @@
+"""Whatever looks at engines apart from traffic, wired: control pool, probes, readmission checks, health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from narwhal.clock import Clock
+from narwhal.engine.attestation import EngineIdentities, sidecar_control
+from narwhal.engine.control import LeanControl
+from narwhal.engine.dialect import make_dialect
+from narwhal.model.settings import FleetConfig
+from narwhal.monitor.judge import Judge
+from narwhal.monitor.liveness import HealthChecks, LivenessStage
+from narwhal.monitor.probe_legs import Probed, ProbeLegs
+from narwhal.monitor.prober import Prober
+from narwhal.monitor.readmission import ReadmissionStage
+from narwhal.monitor.validation import NO_ATTESTATION, Step, Validation, attested, automatic_steps
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.readmission import TransferPeers, transfer_peers
+from narwhal.ports import ControlGate, EngineClient
+
+
+@dataclass(frozen=True, slots=True)
+class ProbingParts:
+    """What probes use: `control` is their pool, `client` the data pool whose streams they ask about."""
+
+    control: LeanControl
+    client: EngineClient
+    fleet: Fleet
+    judge: Judge
+    gate: ControlGate
+    clock: Clock
+
+
+class Probing:
+    """`when_restoring` and `when_open` are for takeovers."""
+
+    def __init__(self, config: FleetConfig, parts: ProbingParts) -> None:
+        self._config = config
+        self._parts = parts
+        self._identities = _identities(config, parts.control)
+        legs = ProbeLegs(
+            parts.control,
+            make_dialect(config.engine.dialect, config.engine.connector),
+            gate=parts.gate,
+            probed=Probed.by(config.engine, model=config.model),
+        )
+        attestation = _attestation_step(config, self._identities)
+        steps = automatic_steps(legs, model=config.model, peers=self._peers, attestation=attestation)
+        judge = parts.judge
+        self._prober = Prober(legs, Validation(steps), sink=judge, streaming=self._streaming)
+        self._checks = HealthChecks(legs, sink=judge, streaming=self._streaming)
+        judge.prober = self._prober
+
+    def stages(self, *, everyone: Callable[[], bool]) -> tuple[ReadmissionStage, LivenessStage]:
+        """`everyone()`: this router has an epoch to teach."""
+        every = self._config.recovery.liveness_every
+        return (
+            ReadmissionStage(self._parts.judge, self._prober),
+            LivenessStage(self._checks, engines=self._parts.fleet.engines, every=every, everyone=everyone),
+        )
+
+    def when_restoring(self) -> None:
+        """First thing in a takeover: engines are to learn the new epoch, and what began before is over."""
+        self._prober.abandon()
+        self._checks.introduce(self._parts.fleet.engines)
+
+    def when_open(self) -> None:
+        """A takeover is done: suspects that it brought are probed at once, not in the next pass."""
+        self._parts.judge.tick(self._parts.clock.now())
+
+    async def aclose(self) -> None:
+        if self._identities is not None:
+            await self._identities.aclose()
+        await self._parts.control.aclose()
+
+    def _streaming(self, iid: str) -> bool:
+        return self._parts.client.quiet_s(iid) <= self._config.engine.health_timeout_s
+
+    def _peers(self, iid: str) -> TransferPeers:
+        fleet = self._parts.fleet
+        live = fleet.available(self._parts.clock.now())
+        return transfer_peers(iid, fleet.roles(), pinned=set(fleet.pinned()), live=live)
+
+
+def _identities(config: FleetConfig, control: LeanControl) -> EngineIdentities | None:
+    """None: nobody attests anything where there is no contract."""
+    if config.contract is None:
+        return None
+    sidecars = sidecar_control(config.engines, config.engine)
+    return EngineIdentities(config.engines, control, sidecars=sidecars)
+
+
+def _attestation_step(config: FleetConfig, identities: EngineIdentities | None) -> Step:
+    if identities is None or config.contract is None:
+        return NO_ATTESTATION
+    return attested(identities, contract=config.contract, timeout_s=config.engine.health_timeout_s)
