@@ -25,6 +25,7 @@ has not.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -105,7 +106,10 @@ class Drift:
     def close(self, now: float) -> tuple[DriftVerdict, ...]:
         """Closes the windows that are over; what follows for each engine, in order of ID."""
         closed = [iid for iid in sorted(self._records) if self._score(self._records[iid], now)]
-        return tuple(verdict for iid in closed for verdict in self._judge(iid, now))
+        if not closed:
+            return ()
+        peers = self._peers(now)
+        return tuple(verdict for iid in closed for verdict in self._judge(iid, peers))
 
     def _score(self, record: _Record, now: float) -> bool:
         """Scores a window that is over; False: there is none, or it had too few samples."""
@@ -121,11 +125,11 @@ class Drift:
         record.over = record.score > self._settings.drift_band * record.baseline
         return True
 
-    def _judge(self, iid: str, now: float) -> Iterator[DriftVerdict]:
+    def _judge(self, iid: str, peers: _Peers) -> Iterator[DriftVerdict]:
         record = self._records[iid]
         if not record.over:
             yield from self._healthy(iid, record)
-        elif not self._surge(iid, now):
+        elif not peers.surge(record.score, relative_band=self._settings.relative_band):
             yield from self._over(iid, record)
 
     def _healthy(self, iid: str, record: _Record) -> Iterator[DriftVerdict]:
@@ -151,18 +155,12 @@ class Drift:
         if record.over_streak >= self._settings.evict_windows:
             yield DriftVerdict(iid, DriftWord.EJECTION, reason)
 
-    def _surge(self, iid: str, now: float) -> bool:
-        """At least half of the others are over too, and this engine does not stand out among them."""
+    def _peers(self, now: float) -> _Peers:
         since = now - FRESH_WINDOWS * self._settings.window_s
-        others = [
-            other
-            for name, other in self._records.items()
-            if name != iid and other.scored_at is not None and other.scored_at >= since
+        fresh = [
+            one for one in self._records.values() if one.scored_at is not None and one.scored_at >= since
         ]
-        if len(others) + 1 < PEERS_FROM or 2 * sum(other.over for other in others) < len(others):
-            return False
-        middle = median(other.score for other in others)
-        return self._records[iid].score <= self._settings.relative_band * middle
+        return _Peers(sorted(one.score for one in fresh), sum(one.over for one in fresh))
 
     # --- what is ---------------------------------------------------------------------------------
 
@@ -212,6 +210,30 @@ class Drift:
             + profile.tpot_request_slope * seen.sequences
             + profile.tpot_intercept
         )
+
+
+class _Peers:
+    """Everybody with a fresh score, once a close: hundreds of windows may end in one pass."""
+
+    __slots__ = ("_over", "_scores")
+
+    def __init__(self, scores: list[float], over: int) -> None:
+        """`scores` ascending; `over`: how many of them."""
+        self._scores = scores
+        self._over = over
+
+    def surge(self, score: float, *, relative_band: float) -> bool:
+        """Of one that is over: half of the others or more are too, and it does not stand out among them."""
+        others = len(self._scores) - 1
+        if others + 1 < PEERS_FROM or 2 * (self._over - 1) < others:
+            return False
+        return score <= relative_band * self._median_without(score)
+
+    def _median_without(self, score: float) -> float:
+        """The median of the others, by places: the list is not copied."""
+        own, others = bisect_left(self._scores, score), len(self._scores) - 1
+        low, high = (self._scores[place + (place >= own)] for place in ((others - 1) // 2, others // 2))
+        return (low + high) / 2
 
 
 @dataclass(slots=True)
