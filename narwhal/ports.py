@@ -84,6 +84,9 @@ class ControlView(Protocol):
 
     def status(self, now: float) -> ControlStatus: ...
 
+    def lease_valid_s(self, now: float) -> float | None:
+        """Seconds for which this router trusts its lease; None where it trusts none."""
+
     def cluster(self, now: float) -> ClusterStatus:
         """The routers, the lease and the store as last seen; without a store: this router alone."""
 

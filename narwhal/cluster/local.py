@@ -63,6 +63,9 @@ class LocalView:
             shutting_down=self._gate.shutting_down,
         )
 
+    def lease_valid_s(self, now: float) -> float | None:
+        return None
+
     def cluster(self, now: float) -> ClusterStatus:
         status = self.status(now)
         router = RouterStatus(

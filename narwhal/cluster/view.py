@@ -66,6 +66,9 @@ class LeasedView:
             return HandoffView(to_fields(document), mirrored=False)
         return HandoffView(to_fields(document), mirrored=True, mirror_age_s=self._mirror.age_s(now))
 
+    def lease_valid_s(self, now: float) -> float | None:
+        return self._lease(now).valid_for_s
+
     def cluster(self, now: float) -> ClusterStatus:
         me = self._roster.entry(now)
         others = [one for one in self._roster.routers if one.router_id != me.router_id]

@@ -127,7 +127,7 @@ class RouterViews:
             drift=len(control.drift),
             pools=readings.http_pools(),
             totals=readings.counters(),
-            lease_valid_s=readings.control.cluster(now).lease.valid_for_s,
+            lease_valid_s=readings.control.lease_valid_s(now),
             windows_scored={iid: one.scored for iid, one in drift.items()},
             windows_undersampled={iid: one.undersampled for iid, one in drift.items()},
         )

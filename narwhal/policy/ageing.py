@@ -33,11 +33,13 @@ def aged(value: Any, by_s: float) -> Any:
 
 def alike(a: Any, b: Any) -> bool:
     """Equal but for the last digits of times."""
+    if a == b:
+        return True
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_alike_field(name, (a[name], b[name])) for name in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(alike(one, other) for one, other in zip(a, b, strict=True))
-    return bool(a == b)
+    return False
 
 
 def _alike_field(name: str, pair: tuple[Any, Any]) -> bool:
