@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from functools import partial
 
-from narwhal.errors import EngineError, HandoffExpired, NoEngine, StaleEpoch
+from narwhal.errors import EngineError, EngineRefused, HandoffExpired, NoEngine, StaleEpoch
 from narwhal.model.engine import Leg
 from narwhal.model.placement import Reservation
 from narwhal.model.settings import ServingSettings
@@ -50,8 +51,8 @@ class Attempt:
         job.entry.attempt()
         producer = self._reserve_prefill(job, avoid)
         descriptor = await self._run_prefill(job, producer)
-        job.entry.free(producer)
-        await self._run_decode(job, producer.iid, descriptor=descriptor, avoid=avoid)
+        job.entry.hand_off(producer, job.demand.input_tokens)
+        await self._run_decode(job, producer, descriptor=descriptor, avoid=avoid)
 
     def _reserve_prefill(self, job: Job, avoid: Set[str]) -> Reservation:
         reservation = self._fleet.reserve_prefill(job.demand, self._clock.now(), avoid=avoid)
@@ -80,9 +81,9 @@ class Attempt:
         return descriptor
 
     async def _run_decode(
-        self, job: Job, producer: str, *, descriptor: KvDescriptor, avoid: Set[str]
+        self, job: Job, prefill: Reservation, *, descriptor: KvDescriptor, avoid: Set[str]
     ) -> None:
-        entry, now = job.entry, self._clock.now()
+        entry, now, producer = job.entry, self._clock.now(), prefill.iid
         reservation = self._fleet.reserve_decode(job.demand, now, producer=producer, avoid=avoid)
         if reservation is None:
             raise NoEngine("no engine can take the decode leg now")
@@ -93,6 +94,8 @@ class Attempt:
         permit, peer = (self._permit_handoff(now), producer) if crossed else (None, "")
         place = Place(reservation.iid, rid, job.deadline, permit)
         output = open_output(job, self._clock, limit=self._response_limit)
+        pulled = partial(self._fleet.accounts.pulled, prefill)
+        output.tally.on_first = pulled if crossed else None
         open_decode = entry.decodes.begin(reservation.iid, output.tally, input_tokens=job.demand.input_tokens)
         try:
             kv = descriptor if crossed else None
@@ -103,6 +106,8 @@ class Attempt:
             raise
         except EngineError as error:
             entry.leg_failed(Leg.DECODE, error)
+            if crossed and isinstance(error, EngineRefused) and error.about_the_request:
+                pulled()
             self._witness.failed(error, Leg.DECODE, request=job.request, peer=peer)
             raise
         finally:

@@ -96,10 +96,10 @@ class Entry:
             self._missed_slo = True
             self._ledger.totals.missed_slo()
 
-    def free(self, reservation: Reservation) -> None:
-        """The leg has ended on its engine."""
-        self._held.remove(reservation)
-        self._ledger.fleet.release(reservation, self._ledger.clock.now())
+    def hand_off(self, prefill: Reservation, tokens: int) -> None:
+        """The prefill leg has ended on its engine, which holds its KV from now on."""
+        self._held.remove(prefill)
+        self._ledger.fleet.accounts.hand_off(prefill, tokens, now=self._ledger.clock.now())
 
     def attempt(self) -> None:
         """Counts the start of one prefill+decode attempt; what an earlier one left in the row is no more."""

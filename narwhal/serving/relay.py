@@ -23,7 +23,8 @@ class LegTally:
     """What one decode leg produced, whoever takes its events. Times are `Clock.now`."""
 
     __slots__ = (
-        "_clock", "counted", "done", "finish_reason", "finished_at", "first_output_at", "flow", "usage",
+        "_clock", "counted", "done", "finish_reason", "finished_at", "first_output_at", "flow", "on_first",
+        "usage",
     )  # fmt: skip
 
     def __init__(self, clock: Clock) -> None:
@@ -34,6 +35,8 @@ class LegTally:
         self.usage: Mapping[str, Any] | None = None
         self.finish_reason: str | None = None
         self.first_output_at: float | None = None
+        self.on_first: Callable[[], None] | None = None
+        """Called once, at the first output; not of whoever holds this."""
         self.finished_at: float | None = None
         self.done = False
 
@@ -78,6 +81,8 @@ class LegTally:
         self.counted += 1
         if self.first_output_at is None:
             self.first_output_at = self._clock.now()
+            if self.on_first is not None:
+                self.on_first()
 
     def _finish(self, reason: str | None) -> StreamBroken | None:
         if reason in BAD_FINISH:
