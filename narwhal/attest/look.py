@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import uuid
 from types import TracebackType
 from typing import Self
@@ -30,7 +31,14 @@ class EngineLook:
         self._timeout_s = timeout_s
         bearer = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.AsyncClient(
-            headers={**bearer, "x-narwhal-leg": "probe"}, timeout=timeout_s, trust_env=False
+            headers={**bearer, "x-narwhal-leg": "probe"},
+            timeout=timeout_s,
+            # vLLM closes idle connections after 5 s: one that is kept could be gone under a request, and
+            # the engine would look away.
+            limits=httpx.Limits(max_keepalive_connections=0),
+            # The system's (or SSL_CERT_FILE's) CAs, as for a router; httpx brings its own.
+            verify=ssl.create_default_context() if base.startswith("https:") else False,
+            trust_env=False,
         )
 
     async def __aenter__(self) -> Self:

@@ -54,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return WRONG_USE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has gone (`| head`); what was not told cannot pass for good.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
 
 
 def _print(document: Mapping[str, Any]) -> None:
@@ -68,11 +72,8 @@ def _run(given: argparse.Namespace) -> int:
     reading = read_fleet(given.fleet, os.environ)
     name = reading.config.engine.engine_api_key_env
     key = secret(os.environ, name, named_by="engine.engine_api_key_env") if name else ""
-    for warning in reading.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
     extent = Extent(kv=not given.no_kv, ring=given.ring, repeats=given.repeats)
-    tell = _told_on_stderr if given.json else _told
-    reports = check_fleet(reading.config, extent, api_key=key, tell=tell)
+    reports = check_fleet(reading.config, extent, api_key=key, watcher=Screen(quiet=given.json))
     if given.json:
         _print(document_of(reading, reports))
     else:
@@ -103,14 +104,32 @@ def summary(reports: Sequence[GateReport]) -> str:
     return f"no gate failed of {len(GATES)}" + (f", {', '.join(skipped)} skipped" if skipped else "")
 
 
-def _told(report: GateReport) -> None:
-    """One gate as it is there, for whoever watches."""
-    for line in lines_of(report):
-        print(line, flush=True)
+class Screen:
+    """`Watcher` at a terminal: reports on standard output (`quiet`: none), on standard error what goes on."""
 
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._gate = ""
+        self._live = sys.stderr.isatty()
 
-def _told_on_stderr(report: GateReport) -> None:
-    print(f"{report.name:<9} {report.verdict}", file=sys.stderr, flush=True)
+    def begin(self, gate: str) -> None:
+        self._gate = gate
+        self._status(f"{gate} ...")
+
+    def progress(self, done: int, total: int) -> None:
+        self._status(f"{self._gate} {done}/{total}")
+
+    def tell(self, report: GateReport) -> None:
+        self._status("")
+        if self._quiet:
+            print(f"{report.name:<9} {report.verdict}", file=sys.stderr, flush=True)
+        else:
+            print("\n".join(lines_of(report)), flush=True)
+
+    def _status(self, text: str) -> None:
+        """One line that is written over; nothing where nobody watches."""
+        if self._live:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def lines_of(report: GateReport) -> list[str]:

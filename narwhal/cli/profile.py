@@ -48,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _tell("stopped: the samples so far are kept, the same command goes on with them")
         return INTERRUPTED
-    _show(outcome, config, as_json=given.json)
+    try:
+        _show(outcome, config, as_json=given.json)
+    except BrokenPipeError:  # whoever read has gone; the store is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED if outcome.failed else DONE
 
 

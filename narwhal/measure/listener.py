@@ -8,6 +8,7 @@ from narwhal.errors import StreamBroken
 from narwhal.ports import EventKind, LegFlow, StreamEvent
 
 _CUT = ("abort", "error")
+_MESSAGE_CHARS = 300
 _TOKENS = frozenset((EventKind.OUTPUT, EventKind.FINISH))
 
 
@@ -48,7 +49,7 @@ class Listener:
         tokens = 0
         for event in events:
             if event.kind is EventKind.ERROR:
-                self._fail("an error object in the stream", "error_object")
+                self._fail(f"an error object in the stream{_told(event)}", "error_object")
                 return
             if event.finish_reason in _CUT:
                 self._fail(f"finish reason {event.finish_reason!r}", "bad_finish")
@@ -75,6 +76,13 @@ class Listener:
     def _fail(self, message: str, kind: str) -> None:
         if self._flow is not None:
             self._flow.fail(StreamBroken(message, iid=self._iid, kind=kind))
+
+
+def _told(event: StreamEvent) -> str:
+    """The engine's own message, for whoever has to mend it."""
+    error = (event.document or {}).get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    return f": {message[:_MESSAGE_CHARS]}" if isinstance(message, str) else ""
 
 
 def _text(event: StreamEvent) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import uvloop
 
@@ -16,19 +16,28 @@ from narwhal.measure.legs import Legs
 from narwhal.model.settings import FleetConfig
 from narwhal.runtime.engine_access import engine_access, engine_auth
 
-__all__ = ["GATES", "Extent", "Finding", "GateReport", "Verdict", "check_fleet"]
+__all__ = ["GATES", "Extent", "Finding", "GateReport", "Verdict", "Watcher", "check_fleet"]
 
 
-def check_fleet(
-    config: FleetConfig, extent: Extent, *, api_key: str, tell: Callable[[GateReport], None]
-) -> list[GateReport]:
-    """All gates in their order; `tell` gets each as it is there."""
-    return uvloop.run(_check(config, extent, api_key=api_key, tell=tell))
+class Watcher(Protocol):
+    """Whoever waits for the gates."""
+
+    def begin(self, gate: str) -> None:
+        """This gate is tried now."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Of the gate that was begun last."""
+
+    def tell(self, report: GateReport) -> None:
+        """That gate's outcome."""
 
 
-async def _check(
-    config: FleetConfig, extent: Extent, *, api_key: str, tell: Callable[[GateReport], None]
-) -> list[GateReport]:
+def check_fleet(config: FleetConfig, extent: Extent, *, api_key: str, watcher: Watcher) -> list[GateReport]:
+    """All gates in their order."""
+    return uvloop.run(_check(config, extent, api_key=api_key, watcher=watcher))
+
+
+async def _check(config: FleetConfig, extent: Extent, *, api_key: str, watcher: Watcher) -> list[GateReport]:
     async with engine_access(config, api_key=api_key) as (access, identities):
         bench = Bench(
             config=config,
@@ -37,8 +46,9 @@ async def _check(
             store=store_of(config),
             extent=extent,
             engine_auth=engine_auth(api_key),
+            progress=watcher.progress,
         )
-        return await run_gates(bench, tell)
+        return await run_gates(bench, watcher.tell, begin=watcher.begin)
 
 
 def store_of(config: FleetConfig) -> Store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from narwhal.cli.check import main
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.fleets import COMPLETE_CONTRACT
-from tests.support.processes import Process, python
+from tests.support.processes import LIVENESS_S, ROOT, Process, python
 from tests.support.router import fleet_document, free_port
 from tests.support.sidecars import CONTRACT, attestation_file, sidecar
 
@@ -201,7 +202,7 @@ def test_a_handoff_that_may_not_be_sent_fails_both_kv_gates(tmp_path: Path, serv
 def test_a_decode_that_fails_names_the_engine_of_the_edge(tmp_path: Path, served: EngineProcess) -> None:
     served.engines[1].order("error_in_200", leg="decode")
     report = checked(write_fleet(tmp_path, served), status=1)
-    assert failure(report, "consume", "e0 -> e1") == "e1: an error object in the stream"
+    assert failure(report, "consume", "e0 -> e1").startswith("e1: an error object in the stream: ")
 
 
 def test_targets_that_are_missed_fail(tmp_path: Path, served: EngineProcess) -> None:
@@ -223,3 +224,15 @@ def test_the_engines_key_opens_every_gate_and_is_told_nowhere(
         bare = write_fleet(tmp_path, served)
         report = checked(bare, status=1)
         assert report["model"]["e0"]["detail"] == "status 401: Unauthorized"
+
+
+def test_a_reader_that_has_gone_is_no_traceback(tmp_path: Path, served: EngineProcess) -> None:
+    words = python("narwhal.cli.check", "--fleet", str(write_fleet(tmp_path, served)), "--no-kv")
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == ""
+        assert child.wait(LIVENESS_S) == 1

@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from narwhal.errors import EngineError, EngineRefused, IdentityError
 from narwhal.measure.gates.verdict import Finding, failed, skipped
@@ -54,7 +55,10 @@ class Pace:
 
 @dataclass(slots=True)
 class Bench:
-    """`reached` and `paces` grow as the gates run: engines that answered, and times by engine or edge."""
+    """`progress` is called with how many findings of a gate are there, and of how many.
+
+    `reached` and `paces` grow as the gates run: engines that answered, and times by engine or edge.
+    """
 
     config: FleetConfig
     legs: Legs
@@ -62,6 +66,7 @@ class Bench:
     store: Store
     extent: Extent
     engine_auth: str
+    progress: Callable[[int, int], None]
     reached: set[str] = field(default_factory=set)
     paces: dict[str, list[Pace]] = field(default_factory=lambda: defaultdict(list))
 
@@ -86,8 +91,15 @@ async def each(bench: Bench, judge: Judge, *, engines: Sequence[str], at_once: b
 
     `at_once` False: one after the other, where times are measured.
     """
-    asked = [_judged(bench, judge, iid=iid) for iid in engines]
-    return list(await asyncio.gather(*asked)) if at_once else [await one for one in asked]
+    done = count(1)
+
+    async def one(iid: str) -> Finding:
+        finding = await _judged(bench, judge, iid=iid)
+        bench.progress(next(done), len(engines))
+        return finding
+
+    asked = [one(iid) for iid in engines]
+    return list(await asyncio.gather(*asked)) if at_once else [await finding for finding in asked]
 
 
 async def _judged(bench: Bench, judge: Judge, *, iid: str) -> Finding:

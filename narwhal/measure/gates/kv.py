@@ -72,7 +72,11 @@ async def consume(bench: Bench) -> list[Finding]:
     edges = edges_of(bench.engines, ring=bench.extent.ring)
     if not edges:
         return [skipped(FLEET, "no engine has another one to hand KV to")]
-    return [await _edge(bench, edge) for edge in edges]
+    findings = []
+    for number, edge in enumerate(edges, 1):
+        findings.append(await _edge(bench, edge))
+        bench.progress(number, len(edges))
+    return findings
 
 
 async def _edge(bench: Bench, edge: Edge) -> Finding:

@@ -28,10 +28,13 @@ GATES: Final[Mapping[str, Gate]] = {
 """In their order."""
 
 
-async def run_gates(bench: Bench, tell: Callable[[GateReport], None]) -> list[GateReport]:
-    """`tell` gets each report as it is there."""
+async def run_gates(
+    bench: Bench, tell: Callable[[GateReport], None], *, begin: Callable[[str], None]
+) -> list[GateReport]:
+    """`begin` gets the name of each gate before it is tried, `tell` its report when it is there."""
     reports = []
     for name, gate in GATES.items():
+        begin(name)
         report = GateReport(name, tuple(await gate(bench)))
         tell(report)
         reports.append(report)

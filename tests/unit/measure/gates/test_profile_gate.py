@@ -30,7 +30,7 @@ def bench(*, engine_auth: str = "boundary", measured_with: str = "boundary") -> 
     config = fleet_config(*engines, serving=serving_settings(max_connections=512))
     nobody = cast(Any, None)
     store = Store("profiles.json", there=True, engine_auth=measured_with)
-    return Bench(config, nobody, nobody, store, Extent(), engine_auth)
+    return Bench(config, nobody, nobody, store, Extent(), engine_auth, progress=nobody)
 
 
 def test_a_row_at_its_limits_is_fit() -> None:
