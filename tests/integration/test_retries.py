@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import LegFailed, LegSucceeded
@@ -28,7 +29,7 @@ from tests.integration.test_request_path import (
     until_settled,
 )
 from tests.support.serving import RouterOptions
-from tests.support.settings import engine_settings, serving_settings
+from tests.support.settings import engine_settings, recovery_settings, serving_settings
 
 QUICK = engine_settings(tokenize=False, first_token_timeout_s=0.3, connect_timeout_s=1.0)
 WHOLE = {**PROMPT, "stream": False}
@@ -160,6 +161,32 @@ async def test_suspected_poison_is_not_tried_again_and_has_the_engines_status():
     assert (response.status_code, error_of(response)["code"]) == (503, "prefill")
     assert "retry-after" not in response.headers
     assert (rig.last.attempts, rig.last.terminal, rig.last.reason) == (1, "failed", "SuspectedPoison")
+
+
+async def test_the_fleet_suspects_a_request_that_two_engines_fail_alike_and_charges_neither():
+    options = RouterOptions(judged=True)
+    sections = {"recovery": recovery_settings(eject_after=1), "engine": QUICK, "serving": tries(3)}
+    async with fleet("pppd", options=options, **sections) as (rig, stands):
+        for stand in stands[:3]:
+            order(stand, "status", status=500, leg="prefill")
+        response = await rig.http.post(COMPLETIONS, json=PROMPT)
+        assert (response.status_code, error_of(response)["code"]) == (500, "prefill")
+        assert (rig.last.attempts, sum(dispatched(stands, "prefill"))) == (2, 2)
+        assert rig.fleet.standing(SystemClock().now()).failures == {}
+        again = await rig.http.post(COMPLETIONS, json=PROMPT)
+        assert (again.status_code, rig.last.attempts) == (500, 1), "it is known by now"
+        other = await rig.http.post(COMPLETIONS, json={**PROMPT, "prompt": "another one"})
+        assert (other.status_code, rig.last.attempts) == (500, 2), "two more failed alike"
+
+
+async def test_a_quarantined_engine_is_left_out_of_the_next_attempt_and_request():
+    options = RouterOptions(judged=True)
+    sections = {"recovery": recovery_settings(failure_quarantine_s=60.0), "engine": QUICK, "serving": tries()}
+    async with fleet("ppd", options=options, **sections) as (rig, stands):
+        order(stands[0], "status", status=500, leg="prefill", count=1)
+        for _ in range(4):
+            assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 200
+        assert dispatched(stands, "prefill") == [1, 4, 0]
 
 
 async def test_poison_without_a_status_is_502():

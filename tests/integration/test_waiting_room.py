@@ -12,12 +12,15 @@ import httpx
 import pytest
 
 from narwhal.cluster.local import LocalGate
-from narwhal.model.settings import ServingSettings
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import FailureClass, LegFailed
+from narwhal.model.settings import RecoverySettings, ServingSettings
+from narwhal.serving.waiting_room import LOOK_S
 from narwhal.sim.rack import Stand
 from tests.integration.test_request_path import COMPLETIONS, PROMPT, error_of, fleet, order, until_settled
 from tests.support.scripted import until
 from tests.support.serving import Rig, RouterOptions
-from tests.support.settings import handoff_document, serving_settings
+from tests.support.settings import handoff_document, recovery_settings, serving_settings
 from tests.support.wire import Wire, request_bytes
 
 Answer = asyncio.Task[httpx.Response]
@@ -63,10 +66,13 @@ class Site:
 
 
 @asynccontextmanager
-async def full(**settings: Any) -> AsyncIterator[Site]:
+async def full(
+    *, recovery: RecoverySettings | None = None, judged: bool = False, **settings: Any
+) -> AsyncIterator[Site]:
     gate = LocalGate()
-    options = RouterOptions(gate=gate)
-    async with fleet("pd", serving=queueing(**settings), options=options) as (rig, stands):
+    options = RouterOptions(gate=gate, judged=judged)
+    sections = {"serving": queueing(**settings), "recovery": recovery or recovery_settings()}
+    async with fleet("PD", options=options, **sections) as (rig, stands):
         order(stands[0], "hang", leg="prefill", count=1)
         holder = asyncio.create_task(rig.http.post(COMPLETIONS, json=PROMPT))
         await until(lambda: rig.fleet.resident()["e0"].prefill == 1, "the place is taken")
@@ -155,6 +161,22 @@ async def test_loss_of_the_last_eligible_engine_empties_it():
             assert error_of(answer)["code"] == "backend_unavailable"
         assert not site.holder.done()
     assert site.rig.totals.own.rejected == 2
+
+
+async def test_so_does_the_ejection_of_the_last_one_and_a_hold_does_not():
+    """A hold never takes the last engine of a leg, so the line stays; a confirmed failure may."""
+    async with full(recovery=recovery_settings(eject_after=1), judged=True) as site:
+        waiting = await site.line_up("first", "second")
+        report = site.rig.heard.report
+        report(LegFailed("e1", Leg.DECODE, FailureClass.STREAM, "stream:early_end", "cut"))
+        await asyncio.sleep(3 * LOOK_S)
+        assert site.rig.room.queued == 2
+        report(LegFailed("e1", Leg.DECODE, FailureClass.CONNECTION, "connection:connect", "refused"))
+        for one in waiting:
+            assert error_of(await one)["code"] == "backend_unavailable"
+        refused = await site.rig.http.post(COMPLETIONS, json=PROMPT)
+        assert (refused.status_code, error_of(refused)["code"]) == (503, "backend_unavailable")
+    assert site.rig.totals.own.rejected == 3
 
 
 async def test_a_client_that_leaves_frees_its_place_in_line_at_once():

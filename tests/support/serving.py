@@ -25,6 +25,7 @@ from narwhal.engine.dialect import make_dialect
 from narwhal.model.engine import EngineProfile, EngineSpec, Role
 from narwhal.model.request import RequestRow
 from narwhal.model.settings import FleetConfig
+from narwhal.monitor.judge import Judge
 from narwhal.policy.admission import Admission
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.retry import RetryPolicy
@@ -40,6 +41,7 @@ from narwhal.serving.retries import Retries
 from narwhal.serving.sizing import Sizer
 from narwhal.serving.waiting_room import WaitingRoom
 from narwhal.serving.witness import Witness
+from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.evidence import Heard
 
@@ -90,12 +92,14 @@ def specs(stands: Sequence[Any], *, roles: str) -> tuple[EngineSpec, ...]:
 class RouterOptions:
     """What a test may set beside the fleet file. Without a gate the router is in control; `stamp` is what
     its legs carry as their epoch, None for nothing. `draw` scales the pauses before retries,
-    `stood_still_s` is what the loop is said to have missed."""
+    `stood_still_s` is what the loop is said to have missed. `judged`: evidence goes to the fleet; nobody
+    probes."""
 
     gate: ControlGate | None = None
     profiles: Mapping[str, EngineProfile] = field(default_factory=dict)
     draw: Callable[[], float] = lambda: 0.0
     stood_still_s: Callable[[float], float] = lambda within_s: 0.0
+    judged: bool = False
     body_idle_s: float = 30.0
     stamp: str | None = None
 
@@ -113,9 +117,11 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
     access = EngineAccess(
         client, make_dialect(config.engine.dialect, config.engine.connector), clock, config.engine
     )
-    control = ControlCheck(options.gate or LocalGate(), clock)
     ledger = Ledger(fleet=fleet, totals=totals, recorder=recorder, clock=clock)
-    heard = Heard()
+    gate = options.gate or LocalGate()
+    judge = Judge(fleet, gate=gate, recorder=recorder, metrics=RouterMetrics(), clock=clock)
+    heard = Heard(judge if options.judged else None)
+    control = ControlCheck(gate, clock)
     witness = Witness(heard, stood_still_s=options.stood_still_s)
     doors = Doors(Admission(config.serving), control=control, fleet=fleet, clock=clock)
     retries = Retries(RetryPolicy(config.serving), clock=clock, draw=options.draw)
