@@ -74,8 +74,8 @@ class Blame:
         return act(evidence, now)
 
     def tick(self, now: float) -> Effects:
-        """Probes of edges that are due."""
-        return (*self._judgement.standings.tick(now), *self._probes_due(now))
+        """What time brings: to engines, and to edges whose probes are due."""
+        return (*self._returned(self._judgement.standings.tick(now), now), *self._probes_due(now))
 
     def export(self, now: float) -> list[dict[str, Any]]:
         """The avoided edges, for a handoff."""
@@ -178,7 +178,7 @@ class Blame:
             edge = self.edges.probed(evidence.peer, iid, outcome=ProbeOutcome.BAD, now=now)
             avoided = self._avoided((edge,) if edge is not None else ())
             reason = f"a probe across {evidence.peer} failed, with others it does well"
-            return (*avoided, *self._judgement.standings.ask_alone(iid, reason=reason, now=now))
+            return (*avoided, *self._judgement.standings.checks.ask_alone(iid, reason=reason, now=now))
         if evidence.status:
             evidence = replace(evidence, detail=why_refused(evidence.status))
         return self._judgement.step(evidence, now)
@@ -213,13 +213,16 @@ class Blame:
         )
 
     def _validated(self, evidence: Validated, now: float) -> Effects:
-        standings, iid = self._judgement.standings, evidence.iid
-        was_out = standings.is_ejected(iid)
-        effects = self._judgement.step(evidence, now)
-        if was_out and not standings.is_ejected(iid):
-            self.edges.readmitted(iid, now)
-            self._refusals.forget(iid)
-            self.pressure.forget(iid)
+        return self._returned(self._judgement.step(evidence, now), now)
+
+    def _returned(self, effects: Effects, now: float) -> Effects:
+        """What was known of an engine that is readmitted was of the time before."""
+        for effect in effects:
+            if isinstance(effect, Told) and effect.kind == "readmission":
+                iid = str(effect.fields["iid"])
+                self.edges.readmitted(iid, now)
+                self._refusals.forget(iid)
+                self.pressure.forget(iid)
         return effects
 
     # --- edges -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Engines that are out until they prove well: why, and when they are looked at next. Pure.
+"""Engines that are out until they prove well: why, when they are looked at next, when they return. Pure.
 
 Failures.md section 5.
 
@@ -8,32 +8,47 @@ Failures.md section 5.
 | out | eject | out, the first reason stays |
 | out | due | out, looked at again after one more cadence |
 | out | a check failed | out, with that check's name and what it said |
-| out | every check passed | in |
+| out | every check passed | valid |
+| valid | a check failed | out; the others that are valid wait on |
+| valid | a peer serves, or this fleet does not return together | in |
+| valid | nobody serves, everyone who is out is valid | in, all of them |
+| valid | nobody serves, `WAIT_S` since the first one was valid | in, all that are valid |
+
+A contracted fleet that lost every engine returns together: one engine alone could prove no transfer, and
+would take the whole load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+WAIT_S = 60.0
 
 
 @dataclass(slots=True)
 class Ejection:
-    """`step`: the readmission check that failed last, "" before the first; `detail` what it said."""
+    """`step`: the readmission check that failed last, "" before the first; `detail` what it said.
+
+    `valid_at`: since when every check is passed, None before.
+    """
 
     reason: str
     due_at: float
     step: str = ""
     detail: str = ""
+    valid_at: float | None = None
 
 
 class Ejections:
-    """`every_s`: the pause between two looks at one engine."""
+    """`every_s`: the pause between two looks at one engine. `together`: where nobody serves, the valid ones
+    wait for each other."""
 
-    __slots__ = ("_every_s", "_out")
+    __slots__ = ("_every_s", "_out", "_together")
 
-    def __init__(self, *, every_s: float) -> None:
+    def __init__(self, *, every_s: float, together: bool = False) -> None:
         self._every_s = every_s
+        self._together = together
         self._out: dict[str, Ejection] = {}
 
     def __contains__(self, iid: object) -> bool:
@@ -46,20 +61,33 @@ class Ejections:
         self._out[iid] = Ejection(reason, now + self._every_s)
         return True
 
-    def of(self, iid: str) -> Ejection | None:
-        return self._out.get(iid)
-
     def failed(self, iid: str, step: str, *, detail: str) -> bool:
         """Keeps what failed. False: the engine is not out, or the same was told before."""
         out = self._out.get(iid)
-        if out is None or (out.step, out.detail) == (step, detail):
+        if out is None:
             return False
-        out.step, out.detail = step, detail
+        new = out.valid_at is not None or (out.step, out.detail) != (step, detail)
+        out.step, out.detail, out.valid_at = step, detail, None
+        return new
+
+    def passed(self, iid: str, now: float) -> bool:
+        """Every check passed. False: the engine is not out, or was valid before."""
+        out = self._out.get(iid)
+        if out is None or out.valid_at is not None:
+            return False
+        out.valid_at = now
         return True
 
-    def readmit(self, iid: str) -> Ejection | None:
-        """None: it was not out."""
-        return self._out.pop(iid, None)
+    def any_valid(self) -> bool:
+        return any(out.valid_at is not None for out in self._out.values())
+
+    def returning(self, now: float, *, peers: bool) -> Mapping[str, Ejection]:
+        """Who is in from now on, in one change, sorted by ID. `peers`: any engine serves."""
+        valid = {iid: out.valid_at for iid, out in sorted(self._out.items()) if out.valid_at is not None}
+        alone = self._together and not peers
+        if not valid or (alone and len(valid) < len(self._out) and now < min(valid.values()) + WAIT_S):
+            return {}
+        return {iid: self._out.pop(iid) for iid in valid}
 
     def due(self, now: float) -> tuple[str, ...]:
         """Whom to look at now, sorted; each again after one cadence."""

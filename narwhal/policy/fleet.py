@@ -68,7 +68,10 @@ class Fleet:
         )
         self._loads = self.accounts.loads
         self._judgement = Judgement(
-            self._specs, settings.recovery, interval_s=settings.controller.monitor_interval_s
+            self._specs,
+            settings.recovery,
+            interval_s=settings.controller.monitor_interval_s,
+            together=settings.contract is not None,
         )
         self.standings = self._judgement.standings
         self._blame = Blame(

@@ -42,7 +42,7 @@ from narwhal.model.handoff import HandoffDocument
 from narwhal.model.settings import RecoverySettings
 from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
-from narwhal.policy.standings import NOTHING, Effects, Standings
+from narwhal.policy.standings import CARRIED, NOTHING, Effects, Standings
 
 _PROOF = {Leg.PREFILL: Proof.PREFILL, Leg.DECODE: Proof.DECODE}
 _INFERENCE_CHECK = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS, FailureClass.KV_HANDOFF})
@@ -52,9 +52,17 @@ _INFERENCE_CHECK = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS
 class Judgement:
     """Judges configured engines; evidence of any other is nothing. Knows nothing of roles and work."""
 
-    def __init__(self, engines: Iterable[str], settings: RecoverySettings, *, interval_s: float) -> None:
-        """`interval_s`: seconds between monitor passes."""
-        self.standings = Standings(engines, every_s=settings.readmit_every * interval_s)
+    def __init__(
+        self,
+        engines: Iterable[str],
+        settings: RecoverySettings,
+        *,
+        interval_s: float,
+        together: bool = False,
+    ) -> None:
+        """`interval_s`: seconds between monitor passes. `together`: as in Standings."""
+        every_s = settings.readmit_every * interval_s
+        self.standings = Standings(engines, every_s=every_s, together=together)
         self._breaker = Breaker(eject_after=settings.eject_after, liveness_misses=settings.liveness_misses)
         self._quarantine_s = settings.failure_quarantine_s
         self._producers: dict[str, dict[str, None]] = {}
@@ -131,7 +139,7 @@ class Judgement:
             return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=told, now=now))
         asked = self._ask(ProbeKind.HEALTH, iid, reason=told, now=now)
         if failure is FailureClass.TIMEOUT:
-            self.standings.then_inference(iid)
+            self.standings.checks.then_inference(iid)
         return asked
 
     # --- probes ----------------------------------------------------------------------------------
@@ -141,9 +149,9 @@ class Judgement:
         if evidence.outcome is ProbeOutcome.GOOD:
             return self._healthy(iid, now)
         if evidence.outcome is ProbeOutcome.INCONCLUSIVE:
-            self.standings.postpone(ProbeKind.HEALTH, iid, now=now)
+            self.standings.checks.postpone(ProbeKind.HEALTH, iid, now=now)
             return NOTHING
-        why = self.standings.owes(ProbeKind.HEALTH, iid)
+        why = self.standings.checks.reason(ProbeKind.HEALTH, iid)
         if not why:
             return NOTHING
         if evidence.streaming:
@@ -158,21 +166,23 @@ class Judgement:
         self._unheard.discard(iid)
         self.standings.verified(iid)
         ended = self.standings.end(iid, HoldKind.QUARANTINE, reason="a health check was good")
-        if not self.standings.settle(ProbeKind.HEALTH, iid) and not follow:
+        if not self.standings.checks.settle(ProbeKind.HEALTH, iid) and not follow:
             return ended
         reason = "legs timed out and /health answers"
-        asked = self.standings.ask(ProbeKind.INFERENCE, iid, reason=reason, producers=producers, now=now)
+        asked = self.standings.checks.ask(
+            ProbeKind.INFERENCE, iid, reason=reason, producers=producers, now=now
+        )
         return (*ended, *asked)
 
     def _inference_probed(self, evidence: InferenceProbed, now: float) -> Effects:
         iid, standings = evidence.iid, self.standings
         if evidence.outcome is ProbeOutcome.INCONCLUSIVE:
-            standings.postpone(ProbeKind.INFERENCE, iid, now=now)
+            standings.checks.postpone(ProbeKind.INFERENCE, iid, now=now)
             return NOTHING
         if evidence.outcome is ProbeOutcome.BAD:
             across = f" across {evidence.peer}" if evidence.peer else ""
             return standings.eject(iid, f"an inference probe{across} failed: {evidence.detail}", now=now)
-        standings.settle(ProbeKind.INFERENCE, iid)
+        standings.checks.settle(ProbeKind.INFERENCE, iid)
         self._prove(iid, Proof.INFERENCE)
         self._producers.pop(iid, None)
         return standings.free(iid, reason="an inference probe was good")
@@ -203,7 +213,7 @@ class Judgement:
         self._breaker.forget(iid)
         self._producers.pop(iid, None)
         self._unheard.discard(iid)
-        return self.standings.readmit(iid)
+        return self.standings.readmit(iid, now)
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
 
@@ -223,7 +233,7 @@ class Judgement:
             return NOTHING
         held = self.standings.hold(iid, reason, now=now) if hold else NOTHING
         if consumer:
-            return (*held, *self.standings.ask_across(iid, reason=reason, consumer=consumer, now=now))
+            return (*held, *self.standings.checks.ask_across(iid, reason=reason, consumer=consumer, now=now))
         return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=reason, now=now))
 
     # --- what travels ----------------------------------------------------------------------------
@@ -244,15 +254,16 @@ class Judgement:
         self._producers.clear()
         self._unheard.clear()
         self.standings.restore(document, now)
+        checks = self.standings.checks
         for iid, streaks in self._breaker.streaks().items():
             if self.standings.is_ejected(iid):
                 continue
             if FailureClass.TIMEOUT in streaks:
                 self._unheard.add(iid)
             if not _INFERENCE_CHECK.isdisjoint(streaks):
-                self.standings.suspect(ProbeKind.INFERENCE, iid, now=now)
+                checks.restored(ProbeKind.INFERENCE, iid, reason=CARRIED, now=now)
             if not _INFERENCE_CHECK.issuperset(streaks):
-                self.standings.suspect(ProbeKind.HEALTH, iid, now=now)
+                checks.restored(ProbeKind.HEALTH, iid, reason=CARRIED, now=now)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -264,4 +275,4 @@ class Judgement:
 
     def _ask(self, kind: ProbeKind, iid: str, *, reason: str, now: float) -> Effects:
         producers = self._producers.get(iid, ())
-        return self.standings.ask(kind, iid, reason=reason, producers=producers, now=now)
+        return self.standings.checks.ask(kind, iid, reason=reason, producers=producers, now=now)

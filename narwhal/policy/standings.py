@@ -13,7 +13,7 @@ from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
 from narwhal.model.engine import Leg
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.standing import HoldKind, HoldView
-from narwhal.policy.checks import Checks, Owed, add_producers
+from narwhal.policy.checks import Checks
 from narwhal.policy.ejections import Ejections
 from narwhal.policy.holds import Holds, told_quarantines
 from narwhal.policy.membership import Standing, standing, takes_last
@@ -29,14 +29,15 @@ class Standings:
     `version` grows with every change of who may take new requests, but for quarantines that run out.
     """
 
-    def __init__(self, engines: Iterable[str], *, every_s: float) -> None:
-        """`every_s`: pause between two inference or readmission probes of one engine."""
+    def __init__(self, engines: Iterable[str], *, every_s: float, together: bool = False) -> None:
+        """`every_s`: pause between two inference or readmission probes of one engine. `together`: a fleet
+        that lost every engine returns in one change (a contracted one)."""
         self.engines = tuple(sorted(engines))
         self.able: Mapping[Leg, Set[str]] = {}
         self.version = 0
         self._holds = Holds()
-        self._checks = Checks(every_s=every_s)
-        self._ejections = Ejections(every_s=every_s)
+        self._ejections = Ejections(every_s=every_s, together=together)
+        self.checks = Checks(every_s=every_s, is_out=self.is_ejected)
         self._unverified: set[str] = set()
         self._spared: set[tuple[str, HoldKind]] = set()
         """Engines that the guard kept from a hold, told already."""
@@ -76,12 +77,7 @@ class Standings:
 
     def verifying(self) -> tuple[str, ...]:
         """Who owes any check, sorted."""
-        return tuple(sorted(self._checks.engines() | self._unverified))
-
-    def owes(self, kind: ProbeKind, iid: str) -> str:
-        """The reason of the check that the engine owes because of a verdict, "" without one."""
-        owed = self._checks.owed(kind, iid)
-        return owed.reason if owed is not None else ""
+        return tuple(sorted(self.checks.engines() | self._unverified))
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -92,9 +88,9 @@ class Standings:
             for iid in self._holds.expired(now)
         ]
         wanted = [ProbeWanted(ProbeKind.HEALTH, iid) for iid in self.unverified()]
-        wanted += [self._wanted(kind, iid, owed=owed) for kind, iid, owed in self._checks.due(now)]
+        wanted += self.checks.due(now)
         wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in self._ejections.due(now)]
-        return (*ended, *wanted)
+        return (*ended, *self.returns(now), *wanted)
 
     # --- acts ------------------------------------------------------------------------------------
 
@@ -108,42 +104,6 @@ class Standings:
         if iid in self._unverified:
             self._unverified.discard(iid)
             self.version += 1
-
-    def ask(self, kind: ProbeKind, iid: str, *, reason: str, producers: Iterable[str], now: float) -> Effects:
-        """Owes a check, and asks for it at once unless it is owed already."""
-        new = self._checks.owed(kind, iid) is None
-        owed = self._checks.owe(kind, iid, reason=reason, now=now)
-        add_producers(owed, producers)
-        return self._asked(kind, iid, owed=owed, now=now) if new else NOTHING
-
-    def ask_across(self, iid: str, *, reason: str, consumer: str, now: float) -> Effects:
-        """As `ask`, for an inference probe of a suspect producer: `consumer` is to pull its KV."""
-        kind = ProbeKind.INFERENCE
-        new = self._checks.owed(kind, iid) is None
-        owed = self._checks.owe(kind, iid, reason=reason, now=now)
-        owed.consumer = owed.consumer or consumer
-        return self._asked(kind, iid, owed=owed, now=now) if new else NOTHING
-
-    def ask_alone(self, iid: str, *, reason: str, now: float) -> Effects:
-        """Asks at once for an inference probe of the engine by itself, whatever was owed."""
-        owed = self._checks.owe(ProbeKind.INFERENCE, iid, reason=reason, now=now)
-        owed.producers, owed.consumer = [""], ""
-        return self._asked(ProbeKind.INFERENCE, iid, owed=owed, now=now)
-
-    def then_inference(self, iid: str) -> None:
-        """The health check that the engine owes is to be followed by an inference probe."""
-        owed = self._checks.owed(ProbeKind.HEALTH, iid)
-        if owed is not None:
-            owed.then_inference = True
-
-    def settle(self, kind: ProbeKind, iid: str) -> bool:
-        """The answer has come. True: an inference probe is to follow."""
-        owed = self._checks.settle(kind, iid)
-        return owed is not None and owed.then_inference
-
-    def postpone(self, kind: ProbeKind, iid: str, *, now: float) -> None:
-        """The answer told nothing about the engine."""
-        self._checks.postpone(kind, iid, now=now)
 
     def quarantine(self, iid: str, until: float, *, reason: str, now: float) -> Effects:
         """No new requests until then, unless the engine is the last of its kind."""
@@ -179,7 +139,7 @@ class Standings:
         if iid not in self.engines or not self._ejections.eject(iid, reason, now=now):
             return NOTHING
         self.version += 1
-        self._checks.forget(iid)
+        self.checks.forget(iid)
         ended = self.free(iid, reason="it is ejected")
         return (*ended, _told("ejection", iid, reason=reason))
 
@@ -196,21 +156,34 @@ class Standings:
             return NOTHING
         return (_told("readmission_failed", iid, reason=f"{check}: {detail}", check=check),)
 
-    def readmit(self, iid: str) -> Effects:
-        """Back in placement; not out: nothing."""
-        out = self._ejections.readmit(iid)
-        if out is None:
+    def readmit(self, iid: str, now: float) -> Effects:
+        """Every readmission check passed. Not out: nothing."""
+        new = self._ejections.passed(iid, now)
+        returned = self.returns(now)
+        if not new or iid not in self._ejections:
+            return returned
+        reason = "every check passed; no engine serves, so it waits for the others that are out"
+        return (_told("readmission_waits", iid, reason=reason), *returned)
+
+    def returns(self, now: float) -> Effects:
+        """Brings back in one change whoever has not to wait for others."""
+        if not self._ejections.any_valid():
+            return NOTHING
+        returning = self._ejections.returning(now, peers=bool(self.eligible(now)))
+        if not returning:
             return NOTHING
         self.version += 1
-        self._unverified.discard(iid)
-        return (_told("readmission", iid, reason=f"every check passed; it was ejected for: {out.reason}"),)
+        self._unverified.difference_update(returning)
+        return tuple(
+            _told("readmission", iid, reason=f"every check passed; it was ejected for: {out.reason}")
+            for iid, out in returning.items()
+        )
 
     # --- what travels ----------------------------------------------------------------------------
 
     def sources(self) -> dict[str, tuple[str, ...]]:
         """Engine under an inference hold to the producers that failed there, "" = a local probe."""
-        owed = {iid: self._checks.owed(ProbeKind.INFERENCE, iid) for iid in self._holds.held()}
-        return {iid: tuple(one.producers) if one and one.producers else ("",) for iid, one in owed.items()}
+        return {iid: self.checks.producers(iid) for iid in self._holds.held()}
 
     def timed_holds(self, now: float) -> dict[str, Any]:
         """Engine ID to its quarantine with the seconds that are left."""
@@ -222,7 +195,7 @@ class Standings:
         Suspects are probed, not trusted: who was out is looked at once, a hold's probe is due at once. The
         guard is asked anew, for the roles may be others. Set `able` before.
         """
-        self._checks.clear()
+        self.checks.clear()
         self._spared.clear()
         ours = frozenset(self.engines)
         self._ejections.restore(ours.intersection(document.ejected), now, reason=CARRIED)
@@ -231,36 +204,18 @@ class Standings:
         for iid in sorted(ours.intersection(document.inference_sources) - set(document.ejected)):
             if not self._needed(iid, now):
                 self._holds.hold(iid, CARRIED)
-            self.suspect(ProbeKind.INFERENCE, iid, producers=document.inference_sources[iid], now=now)
+            sources = [one for one in document.inference_sources[iid] if not one or one in ours]
+            self.checks.restored(ProbeKind.INFERENCE, iid, reason=CARRIED, producers=sources, now=now)
         for iid, (left_s, reason) in told_quarantines(document.holds).items():
             if iid in ours and iid not in self._ejections and not self._needed(iid, now):
                 self._holds.quarantine(iid, now + left_s, reason=reason, now=now)
         self._unverified = unverified
         self.version += 1
 
-    def suspect(self, kind: ProbeKind, iid: str, *, producers: Iterable[str] = (), now: float) -> None:
-        """A restored suspect owes a check that is due at once."""
-        ours = [one for one in producers if one in self.engines or not one]
-        add_producers(self._checks.owe(kind, iid, reason=CARRIED, now=now), ours)
-
     # --- inside ----------------------------------------------------------------------------------
 
     def _needed(self, iid: str, now: float) -> bool:
         return takes_last(iid, able=self.able, eligible=self.eligible(now))
-
-    def _asked(self, kind: ProbeKind, iid: str, *, owed: Owed, now: float) -> Effects:
-        self._checks.postpone(kind, iid, now=now)
-        return (self._wanted(kind, iid, owed=owed),)
-
-    def _wanted(self, kind: ProbeKind, iid: str, *, owed: Owed) -> ProbeWanted:
-        if owed.consumer and owed.consumer not in self._ejections:
-            return ProbeWanted(kind, iid, consumer=owed.consumer)
-        return ProbeWanted(kind, iid, self._producer(owed.producers, turn=owed.turn))
-
-    def _producer(self, producers: list[str], *, turn: int) -> str:
-        """Whose KV the suspect is to pull: producers that failed it take turns, those that are out do not."""
-        live = [one for one in producers if not one or one not in self._ejections]
-        return live[turn % len(live)] if live else ""
 
     def _withheld(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
         if (iid, kind) in self._spared:

@@ -36,7 +36,7 @@ GOOD, BAD, NEITHER = ProbeOutcome.GOOD, ProbeOutcome.BAD, ProbeOutcome.INCONCLUS
 HEALTH, INFERENCE, READMISSION = ProbeKind.HEALTH, ProbeKind.INFERENCE, ProbeKind.READMISSION
 
 
-def fleet_of(iids: str = "p0 p1 d0 d1", *, pinned: str = "", **recovery: Any) -> Fleet:
+def fleet_of(iids: str = "p0 p1 d0 d1", *, pinned: str = "", contract: Any = None, **recovery: Any) -> Fleet:
     """Engines p* prefill, d* decode; a pass every second, probes of one engine every 10 s."""
     specs = [
         EngineSpec(
@@ -47,6 +47,7 @@ def fleet_of(iids: str = "p0 p1 d0 d1", *, pinned: str = "", **recovery: Any) ->
     return Fleet(
         fleet_config(
             *specs,
+            contract=contract,
             recovery=recovery_settings(**recovery),
             controller=controller_settings(monitor_interval_s=1.0),
         ),
@@ -362,6 +363,9 @@ def test_a_successful_answer_clears_its_classes(good: Any, left: set[str]) -> No
 # --- section 5: ejection and readmission ---------------------------------------------------------------
 
 
+WELL = (Check("health", "passed"), Check("kv_transfer", "skipped"), Check("final_health", "passed"))
+
+
 def ejected(**recovery: Any) -> Fleet:
     fleet = fleet_of(readmit_every=10, **recovery)
     failed(fleet, "d0", C.CONNECTION, times=3)
@@ -376,8 +380,7 @@ def test_an_ejected_engine_is_looked_at_every_readmit_every_passes() -> None:
 
 def test_when_every_check_passed_it_is_back_with_a_clean_slate() -> None:
     fleet = ejected()
-    checks = (Check("health", "passed"), Check("kv_transfer", "skipped"), Check("final_health", "passed"))
-    assert told(fleet.step(Validated("d0", checks), NOW)) == [("readmission", "d0")]
+    assert told(fleet.step(Validated("d0", WELL), NOW)) == [("readmission", "d0")]
     assert fleet.eligible("d0", NOW)
     assert (fleet.standing(NOW).failures, fleet.standings.verifying()) == ({}, ())
 
@@ -396,6 +399,37 @@ def test_checks_that_our_own_pool_ended_say_nothing() -> None:
     fleet = ejected()
     assert fleet.step(Validated("d0", (Check("health", "passed"),), conclusive=False), NOW) == ()
     assert not fleet.eligible("d0", NOW)
+
+
+def lost(contract: Any) -> Fleet:
+    """Every engine is out since NOW."""
+    fleet = fleet_of("p0 d0 d1", contract=contract, liveness_misses=1)
+    for iid in fleet.engines:
+        fleet.step(LivenessSwept(iid, BAD, "refused"), NOW)
+    return fleet
+
+
+def test_an_uncontracted_fleet_that_lost_every_engine_takes_back_each_by_itself() -> None:
+    fleet = lost(None)
+    assert told(fleet.step(Validated("d0", WELL), NOW + 10)) == [("readmission", "d0")]
+
+
+def test_a_contracted_fleet_that_lost_every_engine_comes_back_in_one_change() -> None:
+    fleet = lost({"vllm_version": "1"})
+    assert told(fleet.step(Validated("d0", WELL), NOW + 10)) == [("readmission_waits", "d0")]
+    assert fleet.step(Validated("d0", WELL), NOW + 20) == ()
+    assert told(fleet.step(Validated("p0", WELL), NOW + 20)) == [("readmission_waits", "p0")]
+    assert fleet.available(NOW + 20) == ()
+    back = [("readmission", iid) for iid in ("d0", "d1", "p0")]
+    assert told(fleet.step(Validated("d1", WELL), NOW + 30)) == back
+
+
+def test_a_contracted_fleet_waits_a_minute_for_its_last_members() -> None:
+    fleet = lost({"vllm_version": "1"})
+    fleet.step(Validated("d0", WELL), NOW + 10)
+    assert told(fleet.tick(NOW + 69)) == []
+    assert told(fleet.tick(NOW + 70)) == [("readmission", "d0")]
+    assert told(fleet.step(Validated("p0", WELL), NOW + 71)) == [("readmission", "p0")]
 
 
 def test_a_good_probe_or_leg_does_not_bring_an_ejected_engine_back() -> None:

@@ -1,0 +1,79 @@
+"""Who is out, when it is looked at, when it returns: alone, or together where a contracted fleet lost all."""
+
+from __future__ import annotations
+
+from narwhal.policy.ejections import Ejections
+
+
+def out(*iids: str, together: bool = True) -> Ejections:
+    ejections = Ejections(every_s=10.0, together=together)
+    for iid in iids:
+        assert ejections.eject(iid, "3 connection failures", now=100.0)
+    return ejections
+
+
+def test_the_first_reason_stays_and_the_cadence_begins_with_the_ejection() -> None:
+    ejections = out("e0")
+    assert not ejections.eject("e0", "another", now=105.0)
+    assert [at for at in range(100, 131) if ejections.due(float(at))] == [110, 120, 130]
+    ejections.passed("e0", 131.0)
+    assert ejections.returning(131.0, peers=True)["e0"].reason == "3 connection failures"
+    assert ejections.engines() == ()
+
+
+def test_what_failed_is_told_once_until_it_is_another_or_the_engine_was_valid() -> None:
+    ejections = out("e0")
+    assert ejections.failed("e0", "health", detail="refused")
+    assert not ejections.failed("e0", "health", detail="refused")
+    assert ejections.failed("e0", "model", detail="no such model")
+    ejections.passed("e0", 100.0)
+    assert ejections.failed("e0", "model", detail="no such model")
+    assert not ejections.failed("e1", "model", detail="never out")
+
+
+def test_with_a_peer_that_serves_a_valid_engine_returns_at_once() -> None:
+    ejections = out("d0", "d1")
+    assert ejections.passed("d0", 110.0)
+    assert not ejections.passed("d0", 111.0)
+    assert not ejections.passed("never", 111.0)
+    assert set(ejections.returning(111.0, peers=True)) == {"d0"}
+    assert ejections.engines() == ("d1",)
+
+
+def test_a_fleet_without_a_contract_waits_for_nobody() -> None:
+    ejections = out("d0", "d1", together=False)
+    ejections.passed("d0", 110.0)
+    assert set(ejections.returning(110.0, peers=False)) == {"d0"}
+
+
+def test_without_a_peer_the_valid_ones_wait_until_all_are_valid() -> None:
+    ejections = out("d0", "p0")
+    ejections.passed("d0", 110.0)
+    assert ejections.returning(169.0, peers=False) == {}
+    ejections.passed("p0", 169.5)
+    assert list(ejections.returning(169.5, peers=False)) == ["d0", "p0"]
+    assert ejections.returning(169.5, peers=False) == {}
+
+
+def test_sixty_seconds_after_the_first_one_the_valid_ones_return_without_the_others() -> None:
+    ejections = out("d0", "d1", "p0")
+    ejections.passed("d0", 110.0)
+    ejections.passed("d1", 140.0)
+    assert ejections.returning(169.9, peers=False) == {}
+    assert list(ejections.returning(170.0, peers=False)) == ["d0", "d1"]
+    assert ejections.engines() == ("p0",)
+
+
+def test_one_that_fails_a_later_check_waits_no_longer_and_its_time_goes_with_it() -> None:
+    ejections = out("d0", "d1", "p0")
+    ejections.passed("d0", 110.0)
+    ejections.passed("d1", 140.0)
+    ejections.failed("d0", "health", detail="refused")
+    assert ejections.returning(199.9, peers=False) == {}
+    assert list(ejections.returning(200.0, peers=False)) == ["d1"]
+
+
+def test_restored_ejections_replace_what_was_and_are_due_at_once() -> None:
+    ejections = out("e0")
+    ejections.restore(("e1",), 500.0, reason="carried over")
+    assert (ejections.engines(), ejections.due(500.0)) == (("e1",), ("e1",))
