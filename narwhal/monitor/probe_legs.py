@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import orjson
 
-from narwhal.errors import EngineError, EngineRefused, PoolExhausted, StaleEpoch
+from narwhal.errors import EngineError, EngineRefused, EngineTimeout, PoolExhausted, StaleEpoch
 from narwhal.model.evidence import ProbeOutcome
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.settings import EngineSettings
+from narwhal.policy.faults import excuse
 from narwhal.ports import ControlClient, ControlGate, Dialect, EngineReply, KvDescriptor
 
 HEALTH_PATH = "/health"
@@ -26,6 +27,9 @@ ANSWER_TOKENS = 4
 """Finds out a stream that stalls behind its first token, too."""
 _LOWEST_ID, _IDS = 20, 200
 """Token IDs are 20 to 219: every vocabulary has them."""
+
+StoodStill = Callable[[float], float]
+"""Seconds that our own loop did not run, of the last so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,15 @@ class ProbeLegs:
     """
 
     def __init__(
-        self, control: ControlClient, dialect: Dialect, *, gate: ControlGate, probed: Probed
+        self,
+        control: ControlClient,
+        dialect: Dialect,
+        *,
+        gate: ControlGate,
+        probed: Probed,
+        stood_still_s: StoodStill,
     ) -> None:
+        self._stood_still_s = stood_still_s
         self._control = control
         self._dialect = dialect
         self._gate = gate
@@ -83,6 +94,17 @@ class ProbeLegs:
         descriptor = await self._prefill(producer, request)
         await self._decode(consumer, request, descriptor=descriptor)
 
+    async def produce(self, producer: str, consumer: str) -> None:
+        """As `transfer`, for the producer's sake: that the consumer failed is the producer's doing if the
+        consumer does well alone, and says nothing otherwise."""
+        try:
+            await self.transfer(producer, consumer)
+        except EngineError as error:
+            if error.iid == consumer and not is_ours(error):
+                await self.complete(consumer)
+                error.iid = producer
+            raise
+
     async def _prefill(self, iid: str, request: InferenceRequest) -> KvDescriptor:
         return self._dialect.read_prefill(await self._post(iid, self._dialect.prefill_body(request)), iid)
 
@@ -103,6 +125,7 @@ class ProbeLegs:
             return await call
         except EngineError as error:
             error.iid = iid
+            excuse(error, self._stood_still_s)
             if isinstance(error, StaleEpoch):
                 self._gate.overruled(iid, error.epoch)
             raise
@@ -127,8 +150,8 @@ def own_request(model: str, *, tokens: int) -> InferenceRequest:
 
 
 def is_ours(error: EngineError) -> bool:
-    """It tells nothing of the engine: our own pool, our own epoch."""
-    return isinstance(error, PoolExhausted | StaleEpoch)
+    """It tells nothing of the engine: our own pool, our own epoch, our own loop that stood still."""
+    return isinstance(error, PoolExhausted | StaleEpoch) or (isinstance(error, EngineTimeout) and error.ours)
 
 
 async def judged(legs: Awaitable[None], suspect: str) -> tuple[ProbeOutcome, str, int]:

@@ -4,10 +4,13 @@
 | --- | --- | --- | --- | --- |
 | health | `GET /health` | 200 | anything else | ours |
 | inference | a prefill leg and a decode leg | both well | the suspect's leg | ours, the producer's leg |
+| inference of a producer | the same from it to a consumer | both well | its leg, the pull | ours |
 | edge | the same from producer to consumer | both well | the consumer's leg | ours, the producer's leg |
 | readmission | the checks of failures.md section 7 | all passed | one failed | ours, the peers' legs |
 
-Ours: the control pool had no connection, the probe was cancelled, the engine knows a higher epoch.
+The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure.
+Ours: our loop stood still, the control pool had no connection, the probe was cancelled, the engine knows a
+higher epoch.
 At most one probe of a kind runs on an engine; one more that is wanted meanwhile is not begun.
 """
 
@@ -91,6 +94,9 @@ class Prober:
 
     async def _inference(self, probe: ProbeWanted) -> Evidence:
         iid, producer = probe.iid, probe.producer
+        if probe.consumer:
+            outcome, detail, status = await judged(self._legs.produce(iid, probe.consumer), iid)
+            return InferenceProbed(iid, outcome, "", detail, status, consumer=probe.consumer)
         local = not producer or producer == iid
         legs = self._legs.local(iid) if local else self._legs.transfer(producer, iid)
         outcome, detail, status = await judged(legs, iid)

@@ -143,6 +143,9 @@ async def _generation(legs: ProbeLegs, iid: str) -> Result:
 
 # --- transfers ---------------------------------------------------------------------------------------
 
+Legs = Callable[[str, str], Awaitable[None]]
+"""From a producer to a consumer."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Transfer:
@@ -160,8 +163,8 @@ async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], Tran
     """One good transfer in a direction proves it: what fails beside it is the edge's matter, not the
     engine's (section 9)."""
     now = peers(iid)
-    produced = await _transfers(legs, [(iid, peer) for peer in now.produces_to])
-    consumed = await _transfers(legs, [(peer, iid) for peer in now.consumes_from])
+    produced = await _transfers(legs.produce, [(iid, peer) for peer in now.produces_to])
+    consumed = await _transfers(legs.transfer, [(peer, iid) for peer in now.consumes_from])
     if not produced and not consumed:
         return SKIPPED, "no live peer"
     for direction in (produced, consumed):
@@ -172,21 +175,19 @@ async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], Tran
     return PASSED, "; ".join(str(one) for one in broken)
 
 
-async def _transfers(legs: ProbeLegs, pairs: Sequence[tuple[str, str]]) -> list[_Transfer]:
-    return list(
-        await asyncio.gather(*(_transfer(legs, producer, consumer=consumer) for producer, consumer in pairs))
-    )
+async def _transfers(legs: Legs, pairs: Sequence[tuple[str, str]]) -> list[_Transfer]:
+    return list(await asyncio.gather(*(_transfer(legs(*pair), pair) for pair in pairs)))
 
 
-async def _transfer(legs: ProbeLegs, producer: str, *, consumer: str) -> _Transfer:
+async def _transfer(legs: Awaitable[None], pair: tuple[str, str]) -> _Transfer:
     try:
-        await legs.transfer(producer, consumer)
+        await legs
     except EngineError as error:
-        return _Transfer(producer, consumer, error)
-    return _Transfer(producer, consumer, None)
+        return _Transfer(*pair, error)
+    return _Transfer(*pair, None)
 
 
 def _tells_of(transfer: _Transfer, iid: str) -> bool:
-    """A peer's own prefill says nothing of the consumer; its decode pulled from the producer."""
+    """What is ours, or a peer's own leg, says nothing of the engine."""
     error = transfer.error
-    return error is not None and not is_ours(error) and (transfer.producer == iid or error.iid == iid)
+    return error is not None and not is_ours(error) and error.iid == iid

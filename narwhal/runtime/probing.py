@@ -12,7 +12,7 @@ from narwhal.engine.dialect import make_dialect
 from narwhal.model.settings import FleetConfig
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
-from narwhal.monitor.probe_legs import Probed, ProbeLegs
+from narwhal.monitor.probe_legs import Probed, ProbeLegs, StoodStill
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.readmission import ReadmissionStage
 from narwhal.monitor.validation import NO_ATTESTATION, Step, Validation, attested, automatic_steps
@@ -31,6 +31,7 @@ class ProbingParts:
     judge: Judge
     gate: ControlGate
     clock: Clock
+    stood_still_s: StoodStill
 
 
 class Probing:
@@ -45,6 +46,7 @@ class Probing:
             make_dialect(config.engine.dialect, config.engine.connector),
             gate=parts.gate,
             probed=Probed.by(config.engine, model=config.model),
+            stood_still_s=parts.stood_still_s,
         )
         attestation = _attestation_step(config, self._identities)
         steps = automatic_steps(legs, model=config.model, peers=self._peers, attestation=attestation)

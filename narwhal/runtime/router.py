@@ -123,17 +123,12 @@ class Router:
             metrics=setting.metrics,
             clock=clock,
         )
-        self.probing = Probing(
-            config,
-            ProbingParts(
-                self.probes, self.client, self.fleet, judge=self.judge, gate=self.control.gate, clock=clock
-            ),
-        )
-        self.control.when_restoring(self.probing.when_restoring)
-        self.control.when_open(self.probing.when_open)
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
         self.lag = LoopLag(lambda: self.ledger.inflight > 0)
+        self.probing = self._made_probing()
+        self.control.when_restoring(self.probing.when_restoring)
+        self.control.when_open(self.probing.when_open)
         gate = MonitoredGate(self.control.gate, self.monitoring)
         self.check = ControlCheck(gate, clock)
         self.doors = Doors(self.admission, control=self.check, fleet=self.fleet, clock=clock)
@@ -195,6 +190,18 @@ class Router:
         )
         store = setting.options.store
         return LocalControl(parts) if store is None else ClusterControl(parts, store)
+
+    def _made_probing(self) -> Probing:
+        parts = ProbingParts(
+            self.probes,
+            self.client,
+            self.fleet,
+            judge=self.judge,
+            gate=self.control.gate,
+            clock=self._setting.clock,
+            stood_still_s=self.lag.stood_still_s,
+        )
+        return Probing(self._setting.config, parts)
 
     def _made_monitor(self) -> MonitorLoop:
         setting, control = self._setting, self.control

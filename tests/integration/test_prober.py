@@ -20,6 +20,7 @@ from narwhal.model.evidence import (
     ProbeOutcome,
     Validated,
 )
+from narwhal.monitor.probe_legs import StoodStill
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import NO_ATTESTATION, Validation, automatic_steps
 from narwhal.policy.readmission import ORDER, TransferPeers
@@ -29,7 +30,7 @@ from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
 from tests.support.engines import engines_here
 from tests.support.evidence import Heard
-from tests.support.looking import legs_of
+from tests.support.looking import legs_of, never
 from tests.support.scripted import until
 from tests.support.serving import specs
 
@@ -90,13 +91,15 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(count: int = 3, *, connections: int = 16, budget_s: float = 5.0) -> AsyncIterator[Rig]:
+async def rig(
+    count: int = 3, *, connections: int = 16, budget_s: float = 5.0, stood_still_s: StoodStill = never
+) -> AsyncIterator[Rig]:
     """Engines e0, e1, e2... Which of them transfer with a validated one, `peers` says."""
     async with engines_here(count) as stands:
         engines = specs(stands, roles="p" + "d" * (count - 1))
         gate, heard = Gate(), Heard()
         control = LeanControl(engines, connections=connections, connect_timeout_s=1.0, stamp=lambda: "demo/5")
-        legs = legs_of(control, gate, budget_s=budget_s)
+        legs = legs_of(control, gate, budget_s=budget_s, stood_still_s=stood_still_s)
         steps = automatic_steps(
             legs, model="simulated", peers=lambda iid: made.peers, attestation=NO_ATTESTATION
         )
@@ -206,6 +209,38 @@ async def test_a_producer_that_fails_says_nothing_of_the_consumer():
             made.engine(0).order(parse_fault(fault))
             assert (await made.look(ProbeKind.INFERENCE, "e1", "e0")).outcome is INCONCLUSIVE
         assert made.engine(1).stats.legs["probe"] == 0
+
+
+async def test_a_suspect_producer_is_judged_by_who_pulls_from_it():
+    async with rig() as made:
+
+        async def probe() -> InferenceProbed:
+            made.prober.wanted(ProbeWanted(ProbeKind.INFERENCE, "e0", consumer="e1"))
+            await until(lambda: made.said(1), "the producer is probed")
+            probed = made.heard.evidence.pop()
+            assert isinstance(probed, InferenceProbed)
+            assert (probed.iid, probed.peer, probed.consumer) == ("e0", "", "e1")
+            return probed
+
+        assert (await probe()).outcome is GOOD
+        assert made.engine(0).ledger.pulled == 1
+        made.order(0, "handoff", variant="unknown_engine")
+        assert (await probe()).outcome is BAD, "nobody can pull from it, and the consumer is well"
+        made.order(1, "status", status=500)
+        assert (await probe()).outcome is INCONCLUSIVE, "the consumer is ill by itself"
+        made.order(0, "status", status=500)
+        assert (await probe()).outcome is BAD, "its own leg fails already"
+
+
+async def test_a_timeout_while_our_own_loop_stood_still_says_nothing():
+    async with rig(budget_s=BUDGET_S, stood_still_s=lambda within_s: within_s / 2) as made:
+        made.order(1, "hang")
+        for kind in (ProbeKind.HEALTH, ProbeKind.INFERENCE):
+            assert (await made.look(kind, "e1")).outcome is INCONCLUSIVE
+        assert not (await made.look(ProbeKind.READMISSION, "e1")).conclusive
+        made.engine(1).faults.clear()
+        made.order(1, "status", status=500)
+        assert (await made.look(ProbeKind.INFERENCE, "e1")).outcome is BAD, "an answer is an answer"
 
 
 async def test_a_higher_epoch_is_the_gates_to_hear_and_no_evidence():
@@ -330,6 +365,10 @@ async def test_transfers_that_all_fail_are_a_failed_check():
         checks = await made.validate()
         assert checks["kv_transfer"].startswith("failed: e0 -> e1: ")
         made.engine(0).faults.clear()
+        made.order(0, "handoff", variant="unknown_engine")
+        checks = await made.validate()
+        assert checks["kv_transfer"].startswith("failed: e0 -> e1: ")
+        made.engine(0).faults.clear()
         made.peers = TransferPeers(consumes_from=("e1", "e2"))
         for peer in (1, 2):
             made.order(0, "edge", port=made.engine(peer).side.port)
@@ -345,6 +384,15 @@ async def test_one_broken_edge_beside_a_good_one_does_not_keep_an_engine_out():
         (check,) = [check for check in validated.checks if check.name == "kv_transfer"]
         assert check.outcome == "passed"
         assert check.detail.startswith("e0 -> e1: ")
+
+
+async def test_a_peer_that_is_ill_by_itself_does_not_keep_an_engine_out():
+    async with rig() as made:
+        made.peers = TransferPeers(produces_to=("e1",))
+        made.order(1, "status", status=500)
+        assert not (await made.look(ProbeKind.READMISSION, "e0")).conclusive, "tried again, and no failure"
+        made.peers = TransferPeers(produces_to=("e1", "e2"))
+        assert (await made.validate())["kv_transfer"] == "passed"
 
 
 async def test_peers_that_cannot_even_prefill_leave_it_open():
