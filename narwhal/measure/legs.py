@@ -70,6 +70,11 @@ class Legs:
         # Not the loop's time, which has steps of a millisecond under uvloop.
         self.now = access.clock.now
 
+    @property
+    def may_count(self) -> bool:
+        """Whether the fleet uses `/tokenize`."""
+        return self._access.engine.tokenize
+
     async def once(self, iid: str, prompt: str) -> tuple[int, float]:
         """Prompt tokens (as the engine counts them) and seconds of one token, prefill and all."""
         body = {"model": self._access.model, "prompt": prompt, "max_tokens": 1, "temperature": 0}

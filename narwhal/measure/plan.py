@@ -86,5 +86,9 @@ def batches(most: int) -> Sequence[int]:
 def decode_share(max_connections: int, engines: Sequence[EngineSpec]) -> int:
     """The requests that one engine decodes when the router is full: `serving.max_connections` over the
     engines that may take decode legs. What a decode profile has to cover."""
-    decoders = sum(spec.role is Role.DECODE or not spec.pin for spec in engines)
-    return -(-max_connections // max(1, decoders))
+    return -(-max_connections // max(1, sum(map(may_decode, engines))))
+
+
+def may_decode(spec: EngineSpec) -> bool:
+    """Only an engine that is pinned to prefill never does."""
+    return spec.role is Role.DECODE or not spec.pin

@@ -56,6 +56,12 @@ class Sweep:
         seed = f"{self._run}/{self._iid}/{point}/{repeat}/{stream}"
         return fresh_prompt(seed, round(point.tokens / self._tokens_a_word))
 
+    async def _count(self, prompt: str) -> int:
+        """By the engine; a fleet that does without /tokenize gets the calibrated estimate."""
+        if self._legs.may_count:
+            return await self._legs.count(self._iid, prompt)
+        return round((prompt.count(" ") + 1) * self._tokens_a_word)
+
     async def _settle(self) -> None:
         """Waits until the engine has nothing to do: what was aborted ends a moment later."""
         due = self._legs.now() + IDLE_WITHIN_S
@@ -70,7 +76,7 @@ class Sweep:
     async def _decode(self, point: Point, repeat: int) -> tuple[int, float]:
         """Resident KV tokens and seconds between tokens, while all requests of the point decode."""
         prompts = [self._prompt(point, repeat, stream=stream) for stream in range(point.requests)]
-        tokens = await self._legs.count(self._iid, prompts[0])
+        tokens = await self._count(prompts[0])
         room = min(LONGEST_ANSWER, self._longest - tokens - 1)
         together = Together(self._iid, point.requests, now=self._legs.now)
         legs = [

@@ -64,7 +64,7 @@ def test_a_stopped_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
         samples = tmp_path / "profiles.samples.jsonl"
         kept = samples.read_text().splitlines()[: 1 + POINTS - 2]
         samples.write_text("\n".join(kept) + '\n{"iid": "e0", "pha')
-        (tmp_path / "profiles.json").unlink()
+        # The row stays: samples that are not those it was made of tell of a run that was stopped.
         output = ran(fleet)
         assert "e0 1/2: " in output
         assert "e0 2/2: " in output
@@ -84,6 +84,15 @@ def test_an_engine_with_a_row_is_measured_again_only_on_demand(tmp_path: Path) -
         document = json.loads("{" + ran(fleet, "--json").split("\n{\n", 1)[1])
         assert document["skipped"] == ["e0"]
         assert [row["iid"] for row in document["profiles"]] == ["e1"]
+
+
+def test_a_fleet_without_tokenize_is_measured_too(tmp_path: Path) -> None:
+    with engine_process(1, *PACE) as served:
+        fleet = write_fleet(tmp_path, served, engine={"tokenize": False})
+        ran(fleet)
+        assert "tokenize" not in served.engines[0].stats()["legs"]
+        (row,) = json.loads((tmp_path / "profiles.json").read_text())["profiles"]
+        assert 40 <= row["decode_min_kv_tokens"] <= 150
 
 
 def test_one_engine_that_fails_does_not_keep_the_others_off(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from narwhal.errors import EngineError
 from narwhal.measure.digest import generation_digest
 from narwhal.measure.gates.bench import Bench
 from narwhal.measure.gates.verdict import FLEET, Finding, Verdict, failed, skipped
-from narwhal.measure.plan import decode_share
+from narwhal.measure.plan import decode_share, may_decode
 from narwhal.model.engine import EngineProfile
 
 
@@ -34,7 +34,8 @@ async def _judged(bench: Bench, iid: str) -> Finding:
 def faults_of(bench: Bench, row: EngineProfile) -> list[str]:
     """What makes a row unfit, each with what was measured and its limit."""
     limits = bench.config.profiles
-    share = decode_share(bench.config.serving.max_connections, bench.engines)
+    decodes = any(spec.iid == row.iid and may_decode(spec) for spec in bench.engines)
+    share = decode_share(bench.config.serving.max_connections, bench.engines) if decodes else 0
     faults = []
     for name in ("decode_fit_mape", "decode_cv_mape"):
         error, limit = getattr(row, name), getattr(limits, f"max_{name}")

@@ -9,7 +9,7 @@ import pytest
 
 from narwhal.measure.gates.bench import Bench, Extent, Store
 from narwhal.measure.gates.profile import faults_of
-from narwhal.model.engine import EngineProfile, EngineSpec
+from narwhal.model.engine import EngineProfile, EngineSpec, Role
 from tests.support.settings import fleet_config, serving_settings
 
 ROW = EngineProfile(
@@ -50,6 +50,18 @@ def test_a_row_at_its_limits_is_fit() -> None:
 )
 def test_each_fault_has_its_sentence(changes: dict[str, Any], said: str) -> None:
     assert faults_of(bench(), replace(ROW, **changes)) == [said]
+
+
+def test_an_engine_that_is_pinned_to_prefill_need_not_cover_decodes() -> None:
+    pinned = bench()
+    first, second = pinned.engines
+    engines = (replace(first, role=Role.PREFILL, pin=True), second)
+    pinned.config = replace(pinned.config, engines=engines)
+    few = replace(ROW, decode_max_requests=4)
+    assert faults_of(pinned, few) == []
+    assert faults_of(pinned, replace(few, iid="e1")) == [
+        "decode was measured up to 4 requests, its share of serving.max_connections is 512"
+    ]
 
 
 def test_every_fault_of_a_row_is_told() -> None:
