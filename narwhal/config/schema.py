@@ -34,8 +34,6 @@ OPTIONAL_BLOCKS: Final = ("engines[].shared_device", "engine_contract", "hardwar
 # Parts that come after this version, by the name that the warning line uses.
 SEATS: Final = "legs per engine"
 PREDICTIVE: Final = "predictive admission"
-FAILURES: Final = "failure handling"
-QUARANTINE: Final = "quarantine"
 WAVES: Final = "whole-wave restarts"
 IDENTITY: Final = "engine identity"
 ROLES: Final = "role control"
@@ -336,9 +334,7 @@ _ENGINE = (
 )
 
 _RECOVERY = (
-    _whole(
-        "recovery.eject_after", 3, doc="Failures in a row, per engine and class, that act.", later=FAILURES
-    ),
+    _whole("recovery.eject_after", 3, doc="Failures in a row, per engine and class, that act."),
     _whole("recovery.readmit_every", 10, doc="Passes between readmission probes."),
     _whole(
         "recovery.liveness_every",
@@ -360,8 +356,6 @@ _RECOVERY = (
         0.0,
         doc="Seconds that an engine whose leg failed takes no new request; 0 = off.",
         rule=NOT_NEGATIVE,
-        later=QUARANTINE,
-        at_rest=0.0,
     ),
     _text(
         "recovery.state_path",

@@ -235,11 +235,11 @@ def test_a_plain_open_fleet_has_nothing_to_warn_of(tmp_path: Path) -> None:
 
 def test_fields_of_later_parts_are_named_in_one_line(tmp_path: Path) -> None:
     serving = {"admission": "open", "prefill_concurrency": 8, "decode_concurrency": 2}
-    recovery = {"failure_quarantine_s": 5}
-    assert warnings_of(tmp_path, serving=serving, recovery=recovery) == [
+    controller = {"reactive": {"step_s": 2}}
+    assert warnings_of(tmp_path, serving=serving, controller=controller) == [
         "accepted, but this version does not act on it yet: "
-        "legs per engine (serving.prefill_concurrency, serving.decode_concurrency); "
-        "quarantine (recovery.failure_quarantine_s)"
+        "role control (controller.reactive.step_s); "
+        "legs per engine (serving.prefill_concurrency, serving.decode_concurrency)"
     ]
 
 
