@@ -5,6 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -q
+# Most tests wait: one worker more than cores. tests/conftest.py says what stays together and what begins.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PARALLEL := -n $(WORKERS)
 
 # How many simulated clusters of each fault class `make sim` runs, and whether `make bench` measures other routers too.
 SEEDS ?= 1000
@@ -34,7 +37,7 @@ demo: setup  ## A fleet, a router pair, a kill and a clean switch, in under a mi
 	@$(BIN)/narwhal demo
 
 test: lint  ## Lint, types and every test
-	$(PYTEST)
+	$(PYTEST) $(PARALLEL)
 
 test-fast: setup  ## The house rules and the unit tests: seconds
 	$(PYTEST) tests/test_tidy.py tests/unit
@@ -48,7 +51,7 @@ bench: setup  ## Measure against the budgets (PEERS=1: other routers too; MODES=
 	$(BIN)/python -m tests.bench $(if $(PEERS),--peers) $(if $(DOC),--doc) $(MODES)
 
 sim: setup  ## The simulated cluster under every class of faults (SEEDS=1000 of each)
-	SIM_SEEDS=$(SEEDS) $(PYTEST) tests/simulation
+	SIM_SEEDS=$(SEEDS) $(PYTEST) $(PARALLEL) tests/simulation
 
 drills: setup  ## The long drills: every fault RUNS times (10), 100 rolling restarts, minutes without a store
 	@mkdir -p runs

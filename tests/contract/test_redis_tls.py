@@ -16,7 +16,8 @@ from narwhal.store.connection import RedisConnection
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import PATIENT, RedisServer, free_port
+from tests.support.ports import free_port
+from tests.support.redis import PATIENT, RedisServer
 from tests.support.services import program
 
 EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")

@@ -50,15 +50,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield Stage(redis, pair)
 
 
-def test_frozen_for_two_seconds(stage: Stage) -> None:
-    with drill(stage.pair, "SIGSTOP 2 s") as seen:
-        stage.redis.freeze()
-        time.sleep(2.0)
-        stage.redis.thaw()
-        time.sleep(1.0)
-    seen.unnoticed()
-
-
 def aof(stage: Stage) -> list[Path]:
     return sorted((stage.redis.directory / "appendonlydir").iterdir())
 

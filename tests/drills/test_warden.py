@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.drills.test_pair import TTL_S, Stage, epoch, served, stage
 from tests.support.bookkeepers import crowd
 from tests.support.prober import overlaps, probing
 from tests.support.processes import eventually
 from tests.support.router import Router
+from tests.support.router_stage import TTL_S, Stage, epoch, served, stage
 
 PROMPT_S = 2.0
 """Far below the lease's TTL, far above what a handover takes on a loaded machine."""

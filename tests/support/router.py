@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import urllib.error
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 
 from tests.support.engines import RemoteEngine, call
+from tests.support.ports import free_port
 from tests.support.processes import LIVENESS_S, Process, eventually, python
 
 LISTENS = re.compile(r" listens on .*\(pid (\d+)\)")
@@ -23,13 +23,6 @@ LISTENS = re.compile(r" listens on .*\(pid (\d+)\)")
 IN_FLIGHT = ("inflight", "queued")
 FORGIVING = {"eject_after": 1_000_000}
 """`recovery` of a fleet that throws nobody out: for tests that order one fault after the other."""
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fleet_document(engines: Sequence[RemoteEngine], **sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from pathlib import Path
 import redis
 
 from narwhal.model.settings import StoreAddress
-from tests.support.redis import START_S, RedisServer, binary, confirms, free_port, running
+from tests.support.ports import free_port
+from tests.support.redis import START_S, RedisServer, binary, confirms, running
 
 SERVICE = "main"
 

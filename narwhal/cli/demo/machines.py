@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,10 +111,18 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+_PORTS: Final = range(22_000, 32_000)
+_turns = itertools.count(random.SystemRandom().randrange(len(_PORTS)))
+"""From a start of its own: two commands at once do not pick the same port, nor does one pick it twice."""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Free, and below the range of outgoing connections: a restarted process must find it free again."""
+    while True:
+        port = _PORTS[next(_turns) % len(_PORTS)]
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 async def start_redis(site: Site, server: str) -> int:

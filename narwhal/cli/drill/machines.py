@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,19 +16,10 @@ import httpx
 from redis import exceptions as driver
 from redis.asyncio import Redis
 
-from narwhal.cli.demo.machines import Machine, Site
+from narwhal.cli.demo.machines import Machine, Site, free_port
 
 START_S: Final = 60.0
 DOCUMENT_S: Final = 5.0
-
-
-def drill_port() -> int:
-    """Free, and below the range of outgoing connections: a restarted process must find it free again."""
-    while True:
-        port = random.SystemRandom().randrange(12_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 async def until(
@@ -55,7 +44,7 @@ class StoreMachine:
     """One server of the store, with an append-only file, on a port that it keeps."""
 
     def __init__(self, site: Site, server: str, *, name: str) -> None:
-        self.port = drill_port()
+        self.port = free_port()
         self._site = site
         self._server = server
         self._name = name
@@ -113,7 +102,7 @@ class RouterMachine:
 
     def __init__(self, site: Site, name: str, *, words: Sequence[str]) -> None:
         self.name = name
-        self.port = drill_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._site = site
         self._words = [*words, f"--port={self.port}", f"--state-path={site.folder / name / 'state.json'}"]

@@ -13,14 +13,13 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from narwhal.cli.demo.machines import Site, StartFailed
+from narwhal.cli.demo.machines import Site, StartFailed, free_port
 from narwhal.cli.drill.door import Door
 from narwhal.cli.drill.lease_watch import LeaseWatch, Sight
 from narwhal.cli.drill.machines import (
     RouterMachine,
     StoreMachine,
     balancer_config,
-    drill_port,
     start_balancer,
     until,
 )
@@ -162,7 +161,7 @@ class Stage:
         return path
 
     async def _start_balancer(self, program: str, config: str) -> None:
-        front, ports = drill_port(), [router.port for router in self.routers]
+        front, ports = free_port(), [router.port for router in self.routers]
         text = balancer_config(config, front, ports=ports)
         self.front = await start_balancer(self.site, program, config=text, front=front)
 
