@@ -21,6 +21,9 @@ _SHOWN = 4
 """Routers named in one line."""
 OUTAGE_OVER_S = 10.0
 """Without a question for so long the next one is of another outage, told anew."""
+TOLD_AT_ONCE = 4
+TOLD_EVERY_S = 10.0
+"""An outage whose answers go to and fro is told by its first changes, then by a line every so often."""
 
 
 class NoPeers:
@@ -80,7 +83,8 @@ class PledgeRounds:
         self._others = tuple(sorted(frozenset(voters) - {asker.me}))
         self._book = book
         self._told = ""
-        self._asked_at = 0.0
+        self._lines = 0
+        self._told_at = self._asked_at = 0.0
 
     async def ask(self, call: AskPledges, *, timeout_s: float) -> Pledged | None:
         """One question to every other voter at once; None unless all of them pledged in time.
@@ -117,15 +121,15 @@ class PledgeRounds:
         return "" if answer.pledged else f"{voter}: {answer.reason}"
 
     def _tell(self, refusals: str) -> None:
-        """A line for each change between pledged and refused within one outage."""
+        """A line for each change between pledged and refused within one outage, but never a flood."""
         now = self._asker.clock.now()
         if now - self._asked_at > OUTAGE_OVER_S:
-            self._told = ""
+            self._told, self._lines = "", 0
         self._asked_at = now
         state = "refused" if refusals else "pledged"
-        if state == self._told:
+        if state == self._told or (self._lines >= TOLD_AT_ONCE and now - self._told_at < TOLD_EVERY_S):
             return
-        self._told = state
+        self._told, self._told_at, self._lines = state, now, self._lines + 1
         if refusals:
             log.warning("fail-safe: not all voters pledge: %s", refusals)
         else:

@@ -2,7 +2,7 @@
 
 One coroutine, one store call at a time. Before every send the machine has looked at the clock and the gate
 has been asked whether the token still lives; after every reply the clock is read again, and moving D and
-fencing are one step under the gate's lock. Commands come from the main thread through `post`; effects go
+fencing are one step under the gate's lock. Commands come from the main thread through a mailbox; effects go
 back through `tell`, which must not block (runtime hands in `call_soon_threadsafe` of the main loop).
 """
 
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,8 +18,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_fixed
 from narwhal.clock import Clock
 from narwhal.cluster.failsafe import PledgeRounds
 from narwhal.cluster.gate import LeasedGate
+from narwhal.cluster.mailbox import Mailbox
 from narwhal.cluster.sight import Lookout, StoreMeter
-from narwhal.cluster.trouble import Bugs
 from narwhal.errors import InvariantViolation, StoreError, StoreProtocolError
 from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.handover import PledgeAnswer, PledgeQuestion
@@ -54,7 +52,8 @@ from narwhal.ports import LeaseStore
 MAIN_SILENT_S = 1.5
 """Renewals stop when the main loop has not ticked for so long."""
 RETRY_S = 0.25
-LONGEST_REST_S = 60.0
+SAVE_S = 0.5
+"""The release of a fenced lease waits so long for the checkpoint: disk or main loop may stand still."""
 PLEDGE_S = 0.6
 """An answer after that would come too late for the asker."""
 
@@ -104,11 +103,8 @@ class LeaseKeeper:
         self._clock = links.clock
         self._lookout = Lookout(OwnerRef(links.meta.router_id, links.meta.url))
         self._meter = StoreMeter()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._early: list[Callable[[], None]] = []
-        self._posting = threading.Lock()
-        self._bugs = Bugs()
-        self._sleeper: asyncio.Future[None] | None = None
+        self._mail = Mailbox(links.clock, after=self._show)
+        self._saved = ""
         self.standing = Standing()
         """Swapped whole by the main loop."""
 
@@ -116,27 +112,37 @@ class LeaseKeeper:
 
     def opened(self, token: str) -> None:
         """The first fenced write is through and the gate is open."""
-        self._post(lambda: self._machine.opened(token))
+        self._mail.post(lambda: self._machine.opened(token))
 
     def fence(self, token: str, why: str) -> None:
         self._gate.fence(token, why)
-        self._post(lambda: self._apply(self._machine.fence(token, why)))
+        self._mail.post(lambda: self._apply(self._machine.fence(token, why)))
+
+    def saved(self, token: str) -> None:
+        """The state under the fenced `token` is in the checkpoint, or cannot be: its release may be sent."""
+
+        def note() -> None:
+            self._saved = token
+
+        self._mail.post(note)
 
     def supersede(self, token: str, floor: int, *, why: str) -> None:
         """The higher epoch `floor` is known elsewhere: acquire again above it."""
         self._gate.fence(token, why)
-        self._post(lambda: self._apply(self._machine.supersede(token, floor, why=why, now=self._clock.now())))
+        self._mail.post(
+            lambda: self._apply(self._machine.supersede(token, floor, why=why, now=self._clock.now()))
+        )
 
     def drain(self, token: str) -> None:
-        self._post(lambda: self._machine.drain(token))
+        self._mail.post(lambda: self._machine.drain(token))
 
     def release(self, reason: str, *, successor: str = "") -> None:
         """Gives a drained lease back; `Released` is told when that is done or given up."""
-        self._post(lambda: self._machine.release(reason, successor=successor, now=self._clock.now()))
+        self._mail.post(lambda: self._machine.release(reason, successor=successor, now=self._clock.now()))
 
     def stop(self) -> None:
         """Ends `run`, after giving back what is held."""
-        self._post(lambda: self._machine.stop(now=self._clock.now()))
+        self._mail.post(lambda: self._machine.stop(now=self._clock.now()))
 
     async def pledge(self, question: PledgeQuestion) -> PledgeAnswer:
         """A voter's answer, given on the keeper's thread: one that sends acquires promises nothing else.
@@ -146,10 +152,15 @@ class LeaseKeeper:
         told: concurrent.futures.Future[PledgeAnswer] = concurrent.futures.Future()
 
         def answer() -> None:
-            if told.set_running_or_notify_cancel():
-                told.set_result(self._machine.pledge(question, self._clock.now()))
+            if not told.set_running_or_notify_cancel():
+                return
+            refused = PledgeAnswer(False, "the lease keeper failed", question.nonce)
+            try:
+                refused = self._machine.pledge(question, self._clock.now())
+            finally:
+                told.set_result(refused)
 
-        self._post(answer)
+        self._mail.post(answer)
         try:
             async with asyncio.timeout(PLEDGE_S):
                 return await asyncio.wrap_future(told)
@@ -158,37 +169,20 @@ class LeaseKeeper:
 
     def nudge(self) -> None:
         """The log told of a change of hands: look now."""
-        self._post(lambda: self._machine.candidacy.nudge(self._clock.now()))
+        self._mail.post(lambda: self._machine.candidacy.nudge(self._clock.now()))
 
     def wake(self) -> None:
         """`standing` changed."""
-        self._post(lambda: None)
-
-    def _post(self, command: Callable[[], None]) -> None:
-        with self._posting, contextlib.suppress(RuntimeError):  # closed: the keeper has ended
-            if self._loop is None:
-                self._early.append(command)
-            else:
-                self._loop.call_soon_threadsafe(self._command, command)
-
-    def _command(self, command: Callable[[], None]) -> None:
-        with self._bugs:
-            command()
-            self._show()
-        if self._sleeper is not None:
-            self._sleeper.cancel()
+        self._mail.post(lambda: None)
 
     # --- the loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Keeps and seeks the lease until stopped. Raises StoreProtocolError at start if the server cannot
         be used at all; later such an answer is no answer. Raises what a command raised: a bug."""
-        with self._posting:
-            self._loop = asyncio.get_running_loop()
-        for command in self._early:
-            command()
+        self._mail.open()
         while True:
-            self._bugs.check()
+            self._mail.bugs.check()
             now = self._clock.now()
             self._apply(self._machine.tick(now))
             intent = self._machine.next(now, self._inputs(now))
@@ -198,7 +192,7 @@ class LeaseKeeper:
                 case Stop():
                     return
                 case Rest(until):
-                    await self._pause(until - now)
+                    await self._mail.pause(until - now)
                 case Peek() | Claim():
                     await self._exchange(intent)
                 case _:
@@ -219,18 +213,6 @@ class LeaseKeeper:
     def _main_alive(self, now: float) -> bool:
         return now - self._links.heartbeat() <= MAIN_SILENT_S
 
-    async def _pause(self, seconds: float) -> None:
-        """Sleeps on the router's clock; a command ends it early."""
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
-        self._sleeper = asyncio.ensure_future(self._clock.sleep(min(seconds, LONGEST_REST_S)))
-        try:
-            await asyncio.wait({self._sleeper})
-        finally:
-            self._sleeper.cancel()
-            self._sleeper = None
-
     async def _persist(self, intent: Intent) -> None:
         """Repeats an acquire, renewal or release until it is answered or its time is over.
 
@@ -238,7 +220,7 @@ class LeaseKeeper:
         """
         attempts = AsyncRetrying(
             stop=self._time_is_over,
-            sleep=self._pause,
+            sleep=self._mail.pause,
             wait=wait_fixed(RETRY_S),
             retry=retry_if_result(lambda settled: not settled),
             retry_error_callback=lambda _: self._apply(self._machine.gave_up(self._clock.now())),
@@ -247,7 +229,7 @@ class LeaseKeeper:
 
         async def attempt() -> bool:
             nonlocal first
-            self._bugs.check()
+            self._mail.bugs.check()
             now = self._clock.now()
             self._apply(self._machine.tick(now))
             call, first = first or self._machine.again(now, main_alive=self._main_alive(now)), None
@@ -270,7 +252,15 @@ class LeaseKeeper:
         self._show()
         return reply is not None and not isinstance(reply, Stale | Pledged)
 
+    async def _checkpointed(self, token: str) -> None:
+        """Fenced: first the checkpoint, then the release."""
+        until = self._clock.now() + SAVE_S
+        while self._saved != token and (left_s := until - self._clock.now()) > 0:
+            await self._mail.pause(left_s)
+
     async def _send(self, call: Intent) -> Reply | None:
+        if isinstance(call, Release) and self._machine.phase is RouterState.FENCED:
+            await self._checkpointed(call.token)
         before = self._clock.now()
         if isinstance(call, Renew | AskPledges) and not self._gate.alive(call.token):
             self._apply(self._machine.fence(call.token, "fenced on the main loop"))

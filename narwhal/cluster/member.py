@@ -140,6 +140,10 @@ class Member:
         except OSError as error:
             self._crew.recorder.event("checkpoint_failed", {"error": str(error)})
 
+    async def _save_fenced(self, token: str) -> None:
+        await self._save()
+        self._crew.keeper.saved(token)
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
@@ -186,7 +190,7 @@ class Member:
                 self._end(token)
                 self._released.set()
                 crew.history.note("fenced", self._epoch, reason=why)
-                self._spawn(self._save())
+                self._spawn(self._save_fenced(token))
             case Released(token, confirmed):
                 self._end(token)
                 crew.history.note(

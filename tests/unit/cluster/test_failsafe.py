@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import pytest
@@ -241,6 +241,36 @@ def test_a_round_is_whole_only_with_every_answer_in_time(
         assert peer.asked == [("http://b:9", question)]
 
     play(script)
+
+
+def lines_of(answers: Iterable[bool], caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log tells of rounds every half second, each pledged or refused as given."""
+
+    async def script(scene: Scene) -> None:
+        peer = OnePeer(None)
+        rounds = asked(peer, scene)
+        for pledged in answers:
+            peer.answer = PledgeAnswer(pledged, "" if pledged else "owns", "nonce")
+            await rounds.ask(AskPledges("token", 7), timeout_s=0.8)
+            await scene.clock.sleep(0.5)
+
+    with caplog.at_level(logging.WARNING, "narwhal.cluster"):
+        play(script)
+    return [line.split()[1] for line in caplog.messages]
+
+
+def test_each_change_within_an_outage_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert lines_of([True, True, False, False, True], caplog) == ["goes", "not", "goes"]
+
+
+def test_answers_that_go_to_and_fro_are_no_flood_and_the_last_state_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A minute of changes twice a second, then the voters refuse for good."""
+    told = lines_of([*(at % 2 == 0 for at in range(120)), *[False] * 25], caplog)
+    assert len(told) <= 4 + 8
+    assert told[:4] == ["goes", "not", "goes", "not"]
+    assert told[-1] == "not"
 
 
 def test_an_address_is_kept_after_its_entry_ended_and_only_voters_have_one() -> None:

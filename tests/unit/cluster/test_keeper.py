@@ -14,6 +14,7 @@ from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.lease_loop import KeeperLinks, LeaseKeeper, Standing
 from narwhal.errors import InvariantViolation, StoreProtocolError, StoreUnreachable
 from narwhal.model.control import RouterState
+from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import LeaseSight, Remembered
 from narwhal.model.lease import AcquireReply, LeaseView, OwnerMeta
 from narwhal.model.settings import LeaseTimings
@@ -271,6 +272,29 @@ def _contradiction(token: str) -> None:
     raise InvariantViolation("drained twice")
 
 
+def test_a_bug_in_a_pledge_refuses_it_at_once_and_ends_the_keeper() -> None:
+    room = Room()
+    question = PledgeQuestion("r0", "r1:0123456789abcdef", 1, ttl_s=5.0, nonce="n")
+
+    def contradiction(asked: PledgeQuestion, now: float) -> PledgeAnswer:
+        raise InvariantViolation("pledged twice")
+
+    async def whole() -> None:
+        work = room.loop.create_task(room.keeper.run())
+        await room.clock.sleep(1.0)
+        room.keeper._machine.pledge = contradiction  # type: ignore[method-assign]
+        before = room.clock.now()
+        answer = await room.keeper.pledge(question)
+        assert answer == PledgeAnswer(False, "the lease keeper failed", "n")
+        assert room.clock.now() == before
+        async with asyncio.timeout(2.0):
+            await work
+
+    with pytest.raises(InvariantViolation, match="pledged twice"):
+        room.loop.run(whole())
+    room.loop.close()
+
+
 class Hesitating(list[Callable[[], None]]):
     """The early commands, where one takes its time to get in."""
 
@@ -286,7 +310,7 @@ class Hesitating(list[Callable[[], None]]):
 
 def test_a_command_that_meets_the_start_is_not_lost() -> None:
     room = Room()
-    room.keeper._early = early = Hesitating()
+    room.keeper._mail._early = early = Hesitating()
     posting = threading.Thread(target=room.keeper.stop)
     posting.start()
     assert early.entered.wait(10.0)
@@ -304,7 +328,7 @@ def test_a_command_that_meets_the_start_is_not_lost() -> None:
 def test_a_command_that_meets_the_closing_of_the_loop_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room()
     room.loop.close()
-    room.keeper._loop = closed = asyncio.new_event_loop()
+    room.keeper._mail._loop = closed = asyncio.new_event_loop()
     closed.close()
     with monkeypatch.context() as moment:
         moment.setattr(closed, "is_closed", lambda: False)  # asked a moment before it closed

@@ -1,4 +1,4 @@
-"""Checkpoints that are written at once, each in a thread of its own."""
+"""Checkpoints that are written at once, each in a thread of its own, and that of a fenced router."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from narwhal.cluster.lease_loop import SAVE_S
+from narwhal.model.handoff import CheckpointRecord
+from narwhal.store.memory import MemoryCheckpoint
 from tests.unit.cluster.cluster_rig import Router, Scene, play
 
 
@@ -61,5 +64,67 @@ def test_a_newer_document_that_could_not_be_written_is_not_waited_for() -> None:
         router.checkpoint.fails_with = None
         older()
         assert router.checkpoint.record is not None
+
+    play(script)
+
+
+class Witness(MemoryCheckpoint):
+    """Notes at each write whether the lease is still that of `epoch`."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__()
+        self._scene = scene
+        self.epoch = 0
+        self.held: list[bool] = []
+
+    def write(self, record: CheckpointRecord) -> None:
+        self.held.append(holds(self._scene, self.epoch))
+        super().write(record)
+
+
+def holds(scene: Scene, epoch: int) -> bool:
+    """False once it was given back, also if the router, who is alone, has acquired it again."""
+    lease = scene.server.data.lease
+    return lease["state"] == "held" and int(lease["epoch"]) == epoch
+
+
+def fence(owner: Router) -> int:
+    """The epoch that is over."""
+    grip = owner.parts.gate.grip
+    assert grip is not None
+    owner.parts.keeper.fence(grip.token, "the first fenced write did not succeed")
+    return grip.epoch
+
+
+def test_a_fenced_router_writes_its_checkpoint_before_it_gives_the_lease_back() -> None:
+    async def script(scene: Scene) -> None:
+        witness = Witness(scene)
+        owner = await scene.owner(checkpoint=witness)
+        witness.held.clear()
+        witness.epoch = fence(owner)
+        await scene.until(lambda: not holds(scene, witness.epoch), limit_s=SAVE_S / 2)
+        assert witness.held[0]
+
+    play(script)
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_keep_the_lease() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner()
+        owner.checkpoint.fails_with = OSError("disk full")
+        epoch = fence(owner)
+        await scene.until(lambda: not holds(scene, epoch), limit_s=SAVE_S / 2)
+
+    play(script)
+
+
+def test_a_main_loop_that_stands_still_keeps_the_lease_for_half_a_second_more() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner()
+        owner.main.paused_until = scene.loop.time() + 60.0
+        epoch = fence(owner)
+        await scene.clock.sleep(SAVE_S - 0.1)
+        assert holds(scene, epoch)
+        await scene.until(lambda: not holds(scene, epoch), limit_s=0.2)
 
     play(script)
