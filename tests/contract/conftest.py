@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
 
 from narwhal.ports import HandoffStore, LeaseStore, LogFeed, Registry
-from narwhal.store.connection import Login, RedisConnection
+from narwhal.store.connection import RedisConnection
 from narwhal.store.feed import RedisFeed
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.lease import ScriptLeaseStore
@@ -20,7 +20,7 @@ from narwhal.store.memory import MemoryFeed, MemoryRunner, MemoryServer
 from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import ACL_FILE, KINDS, PATIENT, RedisServer, acl_password, confirms, running
+from tests.support.redis import KINDS, LOGIN, PATIENT, RedisServer, confirms, denied, running
 
 CLUSTER = "contract"
 
@@ -135,8 +135,7 @@ class RedisBackend:
 
     def open(self, quorum: Quorum | None = None) -> Stores:
         def connection() -> RedisConnection:
-            address = replace(self.server.address, username="narwhal")
-            return RedisConnection(address, Login("narwhal-test", acl_password()), waits=PATIENT)
+            return RedisConnection(self.server.address, LOGIN, waits=PATIENT)
 
         data, quorum = RedisRunner(connection()), quorum or Quorum()
         handoff, registry = ScriptHandoffStore(data, CLUSTER, quorum=quorum), ScriptRegistry(data, CLUSTER)
@@ -200,6 +199,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A real server of each kind; emptied before each test by `backend` or by the test."""
     with running(request.param, tmp_path_factory.mktemp(request.param)) as server:
         yield server
+        assert denied(server) == [], "configs/redis.acl must permit all that a router does"
 
 
 @pytest.fixture(scope="session", params=("memory", *KINDS))
@@ -210,11 +210,9 @@ def any_backend(
         yield MemoryBackend()
         return
     folder = tmp_path_factory.mktemp(request.param)
-    with running(request.param, folder, aclfile=str(ACL_FILE)) as server:
+    with running(request.param, folder) as server:
         yield RedisBackend(server)
-        with server.client() as client:
-            denied = [(row["reason"], row["object"]) for row in client.acl_log()]
-    assert denied == [], "configs/redis.acl must permit all that a router does"
+        assert denied(server) == [], "configs/redis.acl must permit all that a router does"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from narwhal.model.handoff import EntryKind, LogPosition
 from narwhal.model.lease import HeldBy, LeaseState, OldEpoch, OwnerMeta, Published, Renewed, Stale, TopIs
 from narwhal.model.request import Counters
 from narwhal.model.store_call import AcquireRequest, AppendRequest, PublishRequest, RenewRequest
-from narwhal.store.connection import Login, RedisConnection
+from narwhal.store.connection import RedisConnection
 from narwhal.store.handoff import ScriptHandoffStore
 from narwhal.store.keys import SCRIPT_KEYS
 from narwhal.store.lease import ScriptLeaseStore
@@ -20,7 +21,7 @@ from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner, load
 from tests.support.fault_proxy import Fate, fault_proxy
-from tests.support.redis import PATIENT, confirms, running
+from tests.support.redis import LOGIN, PATIENT, confirms, running
 
 A = OwnerMeta("a", "http://a:1")
 B = OwnerMeta("b", "http://b:1")
@@ -41,8 +42,8 @@ def door(server):
 
 @asynccontextmanager
 async def stores(door, server, quorum=None):
-    address = type(server.address)(hosts=(("127.0.0.1", door.port),))
-    runner = RedisRunner(RedisConnection(address, Login("narwhal-test"), waits=PATIENT))
+    address = replace(server.address, hosts=(("127.0.0.1", door.port),))
+    runner = RedisRunner(RedisConnection(address, LOGIN, waits=PATIENT))
     lease = ScriptLeaseStore(runner, "t", quorum=quorum)
     try:
         yield lease, ScriptHandoffStore(runner, "t", quorum=quorum), ScriptRegistry(runner, "t")

@@ -24,7 +24,7 @@ def empty(server: RedisServer) -> RedisServer:
 
 def read(server: RedisServer, ask: Callable[[RecordReader], Awaitable[R]], *, scan_calls: int = 1000) -> R:
     async def script() -> R:
-        reader = RecordReader(server.address, "", scan_calls=scan_calls)
+        reader = RecordReader(server.open_address, "", scan_calls=scan_calls)
         try:
             return await ask(reader)
         finally:

@@ -24,7 +24,7 @@ from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import RedisRunner
-from tests.support.redis import ACL_FILE, PATIENT, RedisServer, acl_password, answered, confirms, running
+from tests.support.redis import LOGIN, PATIENT, USER, RedisServer, acl_password, answered, confirms, running
 
 META = OwnerMeta("a", "http://a:1")
 S = 15.0
@@ -48,9 +48,9 @@ def own_server(request, server, tmp_path):
 
 
 @asynccontextmanager
-async def stores(address, login=None, waits=PATIENT):
+async def stores(address, login=LOGIN, waits=PATIENT):
     """Lease store, handoff store and registry on one connection, which comes last."""
-    connection = RedisConnection(address, login or Login("narwhal-test"), waits=waits)
+    connection = RedisConnection(address, login, waits=waits)
     runner = RedisRunner(connection)
     try:
         yield (
@@ -65,7 +65,7 @@ async def until(server, holds):
     await asyncio.to_thread(server.wait_until, holds)
 
 
-async def everything(address, login=None):
+async def everything(address, login=LOGIN):
     """Every operation of the store once; gives the replies that must be good."""
     async with stores(address, login) as (lease, handoff, registry, _):
         await lease.claim("n", floor=3, ttl_ms=5000, timeout_s=S)
@@ -90,6 +90,17 @@ async def everything(address, login=None):
         assert [entry.kind for entry in batch.entries] == ["delta", "snapshot"]
         assert await lease.release("ta", reason="done", timeout_s=S) is True
         return replies
+
+
+async def orders(address):
+    """A claim against an owner and its deposition."""
+    async with stores(address) as (lease, _, registry, _):
+        view = await lease.peek(timeout_s=S)
+        asked = AcquireRequest("tb", META, view.version, str(view.inc), 0, 5000)
+        taken = await lease.acquire(asked, timeout_s=S)
+        claimed = await registry.put_claim("b", epoch=taken.epoch, reason="degraded", timeout_s=S)
+        version = (await lease.peek(timeout_s=S)).version
+        return claimed, await lease.depose(version, reason="gone for good", timeout_s=S)
 
 
 def all_good(replies):
@@ -137,6 +148,7 @@ def test_every_operation_works_on_a_full_server(empty):
             with pytest.raises(Exception, match=r"(?i)OOM|maxmemory"):
                 client.set("narwhal:{t}:probe", "x")
             assert all_good(asyncio.run(everything(empty.address)))
+            assert asyncio.run(orders(empty.address)) == (True, True)
         finally:
             client.config_set("maxmemory", "0")
 
@@ -167,7 +179,7 @@ def test_a_record_that_cannot_be_read_names_the_script(empty):
 
 def test_the_feed_reads_on_after_the_client_name_is_shown(empty):
     async def scenario():
-        async with stores(empty.address, Login("narwhal-a:1")) as (lease, _, _, _):
+        async with stores(empty.address, Login("narwhal-a:1", acl_password())) as (lease, _, _, _):
             await lease.peek(timeout_s=S)
             with empty.client() as client:
                 return [entry["name"] for entry in client.client_list()]
@@ -323,7 +335,7 @@ def test_a_write_that_timed_out_may_still_happen_and_is_told_again(own_server):
 
 def test_a_cancelled_call_takes_its_connection_with_it(empty):
     async def scenario():
-        connection = RedisConnection(empty.address, Login("narwhal-test"), waits=PATIENT)
+        connection = RedisConnection(empty.open_address, waits=PATIENT)
         first = await connection.command("CLIENT", "ID", timeout_s=S)
         waiting = asyncio.create_task(connection.command("BLPOP", "narwhal:{t}:nothing", 30, timeout_s=60))
         await until(empty, lambda client: int(client.info("clients")["blocked_clients"]) == 1)
@@ -340,7 +352,7 @@ def test_a_cancelled_call_takes_its_connection_with_it(empty):
 
 def test_a_call_that_waits_for_its_turn_keeps_its_own_deadline(empty):
     async def scenario():
-        connection = RedisConnection(empty.address, Login("narwhal-test"), waits=PATIENT)
+        connection = RedisConnection(empty.open_address, waits=PATIENT)
         first = asyncio.create_task(connection.command("BLPOP", "narwhal:{t}:nothing", 30, timeout_s=60))
         await until(empty, lambda client: int(client.info("clients")["blocked_clients"]) == 1)
         with pytest.raises(StoreUnreachable, match="no answer"):
@@ -359,22 +371,19 @@ def test_a_call_that_waits_for_its_turn_keeps_its_own_deadline(empty):
 
 @pytest.fixture
 def guarded(server, tmp_path):
-    with running(server.kind, tmp_path / "guarded", aclfile=str(ACL_FILE)) as own:
+    with running(server.kind, tmp_path / "guarded") as own:
         yield own
 
 
 def test_the_shipped_acl_permits_every_operation(guarded):
-    address = replace(guarded.address, username="narwhal")
-    assert all_good(asyncio.run(everything(address, Login("narwhal-a:1", acl_password()))))
+    assert all_good(asyncio.run(everything(guarded.address)))
     with guarded.client() as client:
         assert client.acl_log() == []
 
 
 def test_the_shipped_acl_permits_nothing_else(guarded):
     async def scenario():
-        connection = RedisConnection(
-            replace(guarded.address, username="narwhal"), Login("n", acl_password()), waits=PATIENT
-        )
+        connection = RedisConnection(guarded.address, LOGIN, waits=PATIENT)
         for words in (
             ("FLUSHALL",),
             ("CONFIG", "GET", "*"),
@@ -392,7 +401,7 @@ def test_the_shipped_acl_permits_nothing_else(guarded):
 
 @pytest.mark.parametrize("login", [Login("n", "wrong"), Login("n")])
 def test_a_wrong_or_missing_password_is_told_as_such(guarded, login):
-    address = replace(guarded.address, username="narwhal" if login.password else "")
+    address = replace(guarded.address, username=USER if login.password else "")
     with guarded.client() as client:
         client.acl_setuser("default", enabled=False)
 
@@ -407,7 +416,7 @@ def test_a_wrong_or_missing_password_is_told_as_such(guarded, login):
 def test_a_unix_socket_works_like_a_port(server, tmp_path):
     path = tmp_path / "r.sock"
     with running(server.kind, tmp_path / "unix", unixsocket=str(path)):
-        address = StoreAddress(socket_path=str(path), db=3)
+        address = StoreAddress(socket_path=str(path), db=3, username=USER)
         assert all_good(asyncio.run(everything(address)))
 
 
@@ -422,7 +431,9 @@ def test_a_database_number_is_respected(empty):
 
 def advice(server: RedisServer, quorum: Quorum | None = None) -> tuple[str, ...]:
     async def scenario():
-        connection = RedisConnection(server.address, waits=PATIENT)
+        connection = RedisConnection(
+            server.address, LOGIN if server.address.username else None, waits=PATIENT
+        )
         try:
             return await inspect_server(connection, quorum=quorum or Quorum(), timeout_s=S)
         finally:
@@ -465,7 +476,7 @@ def test_a_redis_cluster_is_refused(server, tmp_path):
 
 async def test_a_cancelled_call_never_returns_whenever_the_cancellation_comes(empty):
     """redis-py waits with asyncio.wait_for, which on Python 3.11 may lose a cancellation."""
-    connection = RedisConnection(empty.address, waits=PATIENT)
+    connection = RedisConnection(empty.address, LOGIN, waits=PATIENT)
     try:
         await connection.command("PING", timeout_s=S)
         for turns in range(40):
@@ -482,8 +493,7 @@ async def test_a_cancelled_call_never_returns_whenever_the_cancellation_comes(em
 
 async def test_a_cancelled_call_that_fails_at_that_moment_ends_cancelled_too(guarded):
     """Else a follower that asks again after errors could never be ended: a wrong password hung a router."""
-    address = replace(guarded.address, username="narwhal")
-    connection = RedisConnection(address, Login("n", "wrong"), waits=PATIENT)
+    connection = RedisConnection(guarded.address, Login("n", "wrong"), waits=PATIENT)
     try:
         for turns in range(60):
             call = asyncio.create_task(connection.command("PING", timeout_s=S))
@@ -519,10 +529,9 @@ def test_no_confirmation_is_said_out_loud_and_too_many_replicas_too(own_server):
 
 def test_rights_that_are_taken_away_are_no_answer_and_heal_when_given_back(guarded):
     """The keeper takes any StoreError as no answer once it has started."""
-    address = replace(guarded.address, username="narwhal")
 
     async def scenario():
-        async with stores(address, Login("n", acl_password())) as (lease, _, _, _):
+        async with stores(guarded.address) as (lease, _, _, _):
             await lease.claim("n", floor=0, ttl_ms=5000, timeout_s=S)
             view = await lease.peek(timeout_s=S)
             taken = await lease.acquire(

@@ -10,6 +10,7 @@ import json
 
 import msgpack
 import pytest
+import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -19,7 +20,7 @@ from narwhal.model.lease import MAX_EPOCH
 from narwhal.store.keys import Keys
 from narwhal.store.memory import MemoryServer
 from narwhal.store.scripts import load
-from tests.support.redis import KINDS, running
+from tests.support.redis import KINDS, LOGIN, USER, running
 
 KEYS = Keys("machine")
 LOCAL_TIMES = ("acquired_ms", "renewed_ms", "at_ms", "seen_ms")
@@ -41,12 +42,15 @@ class BothSides:
     def __init__(self, server):
         self.client = server.client()
         self.client.connection_pool.connection_kwargs["decode_responses"] = False
+        self.router = redis.Redis(
+            server.host, server.port, protocol=2, username=USER, password=LOGIN.password, socket_timeout=5
+        )
         self.twin = MemoryServer(lambda: 1000.0)
         self.incs = {"real": [], "twin": []}
 
     def _real(self, script, keys, args):
         words = [len(keys), *keys, *args]
-        return self.client.execute_command("EVAL", load(script).body, *words)
+        return self.router.execute_command("EVAL", load(script).body, *words)
 
     def _new_incarnation(self):
         self.client.execute_command("DEBUG", "CHANGE-REPL-ID")
@@ -110,6 +114,7 @@ class Scripts(BothSides, RuleBasedStateMachine):
 
     def teardown(self):
         self.client.close()
+        self.router.close()
 
     @initialize()
     def empty(self):

@@ -12,12 +12,11 @@ import pytest
 from narwhal.errors import StoreUnreachable
 from narwhal.model.lease import Acquired, LeaseState, OwnerMeta, Renewed
 from narwhal.model.store_call import AcquireRequest, RenewRequest
-from narwhal.store.connection import Login
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.quorum import Quorum
 from narwhal.store.scripts import RedisRunner
 from narwhal.store.sentinel import connection_to
-from tests.support.redis import KINDS, answered
+from tests.support.redis import KINDS, LOGIN, answered
 from tests.support.sentinel import watched
 
 META = OwnerMeta("a", "http://a:1")
@@ -33,7 +32,7 @@ def group(request, tmp_path_factory):
 
 @asynccontextmanager
 async def lease_store(address, quorum=None):
-    connection = connection_to(address, Login("narwhal-test"), quorum=quorum or Quorum())
+    connection = connection_to(address, LOGIN, quorum=quorum or Quorum())
     store = ScriptLeaseStore(RedisRunner(connection), "t", quorum=quorum)
     try:
         yield store

@@ -6,6 +6,7 @@ One pair serves through all of them; after each it must have healed by itself. E
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ import pytest
 from tests.support.engines import engine_process
 from tests.support.fault_proxy import Asked, Fate, fault_proxy, for_a_while
 from tests.support.processes import eventually
-from tests.support.redis import ACL_FILE, RedisServer, acl_password, running
+from tests.support.redis import RedisServer, acl_password, running
 from tests.support.router import fleet_document
 from tests.support.store_drill import Pair, drill, hand_over, router_pair
 
@@ -37,7 +38,7 @@ class Stage:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("faults")
     with ExitStack() as stack:
-        options = {"appendonly": "yes", "appendfsync": "always", "aclfile": str(ACL_FILE)}
+        options = {"appendonly": "yes", "appendfsync": "always"}
         redis = stack.enter_context(running("redis-server", folder, **options))
         engines = stack.enter_context(engine_process(2, "--prefill", "0", "--interval", "0.001"))
         doors = {name: stack.enter_context(fault_proxy(redis.port)) for name in ("a", "b")}
@@ -134,6 +135,15 @@ def test_replies_dropped_after_execution(stage: Stage) -> None:
     """All of the owner's, for 2 s: what it wrote happened, and it hears of none."""
     with drill(stage.pair, "replies dropped 2 s") as seen:
         for_a_while(stage.pair.doors[seen.owner], replies_lost, 2.0)
+        time.sleep(1.0)
+    seen.unnoticed()
+
+
+def test_error_words_instead_of_answers(stage: Stage) -> None:
+    """Whatever the owner asks for 2 s: none of them demotes it."""
+    words = itertools.cycle(("MASTERDOWN", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "LOADING"))
+    with drill(stage.pair, "error words 2 s") as seen:
+        for_a_while(stage.pair.doors[seen.owner], lambda asked: f"-{next(words)} not now\r\n".encode(), 2.0)
         time.sleep(1.0)
     seen.unnoticed()
 

@@ -55,11 +55,12 @@ def _names() -> dict[str, str]:
 
 
 class FaultProxy:
-    """Passes everything until told otherwise. `judge` decides about each request; `target` may be moved."""
+    """Passes everything until told otherwise; `target` may be moved. `judge` decides about each request, or
+    answers in the server's place, which then never hears of it."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
-        self.judge: Callable[[Asked], Fate] = lambda asked: Fate.PASS
+        self.judge: Callable[[Asked], Fate | bytes] = lambda asked: Fate.PASS
         self.seen: list[str] = []
         """What was asked, in order."""
         self.connections = 0
@@ -131,6 +132,9 @@ class FaultProxy:
             if fate in (Fate.LATE, Fate.LOST):
                 silent = True
                 continue
+            if isinstance(fate, bytes):
+                near.sendall(fate)
+                continue
             far.sendall(asked.raw)
             answer = _reply(replies)
             silent = fate is Fate.SWALLOW
@@ -188,7 +192,7 @@ def fault_proxy(port: int) -> Iterator[FaultProxy]:
         proxy.close()
 
 
-def for_a_while(proxy: FaultProxy, judge: Callable[[Asked], Fate], seconds: float) -> None:
+def for_a_while(proxy: FaultProxy, judge: Callable[[Asked], Fate | bytes], seconds: float) -> None:
     """Judges so for some time, then heals."""
     proxy.judge = judge
     time.sleep(seconds)

