@@ -31,14 +31,12 @@ no answer; a renewal passes the life of the last reply confirmed before D; the w
 
 from __future__ import annotations
 
-from collections import deque
-
 from narwhal.errors import InvariantViolation
 from narwhal.model.control import RouterState
 from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import Acquired, BadFloor, HeldBy, LeaseView, Lost, Reinstated, Renewed
-from narwhal.policy.candidacy import YIELDED_S, Candidacy, ElectionSettings
+from narwhal.policy.candidacy import ElectionSettings
 from narwhal.policy.intents import (
     Acquire,
     Alarm,
@@ -53,30 +51,26 @@ from narwhal.policy.intents import (
     Peek,
     Pledged,
     Release,
-    Released,
     Renew,
     Reply,
     Rest,
     Stop,
 )
-from narwhal.policy.phases import HOLDING, OWNING, Phases
+from narwhal.policy.phases import HOLDING, OWNING
 from narwhal.policy.pledge import Rounds
+from narwhal.policy.tenant import Tenant
 from narwhal.policy.tenure import Tenure
 
 
-class Election(Phases):
+class Election(Tenant):
     """The machine. Attributes are for reading only."""
 
     def __init__(self, settings: ElectionSettings, remembered: Remembered, *, now: float) -> None:
-        self.timings = settings.timings
-        super().__init__()
-        self.candidacy = Candidacy(settings, remembered, now=now)
-        self.tenure: Tenure | None = None
+        super().__init__(settings, remembered, now=now)
         self._rounds = Rounds(settings.router_id, settings.voters)
         self._pending: Intent | None = None
         self._called: Intent | None = None
         self._stopping = False
-        self._dead: deque[str] = deque(maxlen=16)
 
     def tick(self, now: float) -> tuple[Effect, ...]:
         """Notes the passing of D. Call it before `next`."""
@@ -131,8 +125,7 @@ class Election(Phases):
         if self.phase is RouterState.STARTING:
             return intent
         if isinstance(intent, Acquire):
-            if intent.token in self._dead:
-                raise InvariantViolation("a token was handed in twice")
+            self._fresh(intent.token)
             self._move(RouterState.CANDIDATE)
             self._move(RouterState.ACQUIRING)
             self.tenure = Tenure(intent, self.timings, now, now, self.candidacy.reclaim)
@@ -235,35 +228,6 @@ class Election(Phases):
             return self._let_go(now, confirmed=False)
         effects = self._fence(f"lease lost to {reply.owner or 'nobody'} at epoch {reply.epoch}")
         return effects + self._let_go(now, confirmed=False)
-
-    def _fence(self, why: str) -> tuple[Effect, ...]:
-        if self.tenure is None:
-            return ()
-        self._move(RouterState.FENCED)
-        self.tenure.end(why)
-        return (Fenced(self.tenure.token, why),)
-
-    def _let_go(self, now: float, *, confirmed: bool) -> tuple[Effect, ...]:
-        """The present token is done with: never again."""
-        token = self._forget()
-        if self.phase is RouterState.ACQUIRING:
-            self._move(RouterState.STANDBY)
-            self.candidacy.unconfirmed(now)
-        elif self.phase is RouterState.DRAINING:
-            self._move(RouterState.RELEASED)
-            self.candidacy.begin(now, after_s=YIELDED_S)
-            return (Released(token, confirmed),)
-        elif self.phase is RouterState.FENCED:
-            self.candidacy.begin(now)
-        return ()
-
-    def _forget(self) -> str:
-        token, self.tenure = (self.tenure.token if self.tenure else ""), None
-        self._dead.append(token)
-        return token
-
-    def _holds(self, token: str) -> bool:
-        return self.tenure is not None and self.tenure.token == token and self.phase in HOLDING
 
     def pledge(self, question: PledgeQuestion, now: float) -> PledgeAnswer:
         """Another voter asks that we do not acquire; `now` is after its question came."""
