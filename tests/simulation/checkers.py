@@ -111,6 +111,12 @@ class Checkers:
             self._report(f"I9: {sent.router.run} renews a fenced token ({grip.fenced_why})")
         return False
 
+    def only_engines_remember(self) -> None:
+        """Memories, checkpoints and calendar are gone: an owner may open below earlier epochs, and no engine
+        that remembers them takes anything from it."""
+        self.opened.clear()
+        self._dispatched = (0, "")
+
     def released_by_claim(self, now: float) -> None:
         """A cause that all routers share must not pass ownership round."""
         if now - self._claimed_at < TRUCE_S:

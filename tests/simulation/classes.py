@@ -33,7 +33,7 @@ class FaultClass:
 
 
 _CATALYSTS = ("crash", "partition", "yield_lease")
-_PROCESSES = ("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease", "degrade_one")
+_PROCESSES = ("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease", "degrade_one", "depose")
 _NETWORK = (
     "partition",
     "partition_partly",
@@ -79,6 +79,10 @@ CLASSES: dict[str, FaultClass] = {
     "common-cause": FaultClass(("degrade_everyone", "degrade_everyone", "degrade_one")),
     "mixed-ttl": FaultClass(("crash", "partition", "yield_lease", "stun"), ttls=(4.0, 5.0, 8.0)),
     "clock-rates": FaultClass(("pause", "partition", "stun", "deaf"), rates=(0.9, 1.12), extreme_rates=True),
+    "engines-remember": FaultClass(
+        ("forget_everything", "forget_everything", "restart_engine", "crash", "yield_lease", "partition")
+    ),
+    "deposed": FaultClass(("depose", "depose", "crash", "pause", "deaf", "late"), wardens=(False, True)),
     "mixed": FaultClass(
         (*_PROCESSES, *_NETWORK, *_STORE, *_FAILOVERS),
         rates=(0.95, 1.05),

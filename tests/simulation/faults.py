@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from narwhal.store.memory_scripts import Data
+from tests.simulation.engines import ENGINES
 from tests.simulation.network import DATA, FEED, LEASE, Node
 from tests.simulation.routers import SimRouter
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+LONG_AGO_S = 1e6
 WARDEN_KILLS_S = 2.1
 """A warden kills a router whose main loop was silent for so long."""
 
@@ -37,6 +39,11 @@ class Mischief:
     def store(self) -> Node:
         """The present master."""
         return self.net.store
+
+    @property
+    def silent(self) -> bool:
+        """The master answers nobody just now."""
+        return max(self.store.down_until, self.store.frozen_until) > self.net.loop.time()
 
     def strike(self, name: str) -> None:
         self.world.trace(f"fault {name}")
@@ -174,6 +181,35 @@ def degrade_everyone(mischief: Mischief) -> None:
 def degrade_one(mischief: Mischief) -> None:
     if victim := mischief.victim():
         victim.degraded_until = mischief.until(5.0, 11.0)
+
+
+@fault
+def depose(mischief: Mischief) -> None:
+    """An operator ends what the record tells, by compare-and-set, whether or not its owner lives."""
+    server = mischief.store.server
+    lease = server.data.lease
+    if lease and not mischief.silent:
+        version = f"{lease['token']}:{lease['seq']}"
+        server.apply("lease_depose", ("",) * 4, args=(version, "operator"))
+        mischief.world.checkers.after_write("operator")
+
+
+@fault
+def restart_engine(mischief: Mischief) -> None:
+    """One engine forgets; the owner's next check teaches it."""
+    mischief.world.engines.restart(mischief.rng.choice(ENGINES).iid)
+
+
+@fault
+def forget_everything(mischief: Mischief) -> None:
+    """Every process ends, no checkpoint is left, and the store is back empty with its calendar set back: only
+    the engines know which epochs there were."""
+    crash_all(mischief)
+    for host in mischief.world.hosts.values():
+        host.checkpoint.record = None
+    mischief.store.server.step_clock(-LONG_AGO_S)
+    restart_empty(mischief)
+    mischief.world.checkers.only_engines_remember()
 
 
 # --- the network -------------------------------------------------------------------------------------

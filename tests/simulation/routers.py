@@ -21,7 +21,6 @@ from narwhal.cluster.failsafe import NoPeers
 from narwhal.cluster.state import Identity
 from narwhal.cluster.warden import Settlement, WardenStores
 from narwhal.errors import ConfigError, NotOwner, StoreError
-from narwhal.model.engine import EngineSpec
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import OwnerMeta
 from narwhal.model.legacy import Legacy, ToldToken
@@ -40,12 +39,11 @@ from narwhal.store.memory import MemoryCheckpoint, MemoryFeed, MemoryRunner, Mem
 from narwhal.store.quorum import Quorum
 from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import Argument, Needs
+from tests.simulation.engines import CLUSTER, ENGINES, PREFILL, PROBE, FencedEngines
 from tests.simulation.network import DATA, FEED, LEASE, Network, SimLink
 from tests.support.settings import fleet_config
 from tests.support.virtual_time import Strand, StrandClock
 
-CLUSTER = "sim"
-ENGINES = tuple(EngineSpec(f"e{number}", f"http://e{number}") for number in range(3))
 PASS_S = 1.0
 Trace = Callable[[str], None]
 PeersOf = Callable[[Strand], Peers]
@@ -145,6 +143,10 @@ class SimRouter:
         self.closing = False
         """No new clients come."""
         self.on_dispatch: Callable[[SimRouter, int], None] = lambda router, epoch: None
+        """An engine has taken a prefill under that epoch."""
+        self.engines = FencedEngines()
+        """The world's, once it has said so."""
+        self._turn = 0
         self.tokens: tuple[ToldToken, ...] = ()
         """What a warden was told: the last two, newest first."""
         self.warden = Strand(f"{self.run}/warden")
@@ -280,6 +282,10 @@ class SimRouter:
         except NotOwner:
             self.totals.finished(Outcome.REFUSED)
             return
+        self._turn += 1
+        if self._refused(ENGINES[self._turn % len(ENGINES)].iid, control.epoch, PREFILL):
+            self.totals.finished(Outcome.REFUSED)
+            return
         self.on_dispatch(self, control.epoch)
         self.in_flight += 1
         await self.clock.sleep(
@@ -290,6 +296,14 @@ class SimRouter:
         self.counted_at.append(self.net.loop.time())
         self.totals.finished(Outcome.SERVED)
 
+    def _refused(self, iid: str, epoch: int, leg: bytes) -> bool:
+        """An engine that knows a higher epoch ends this ownership."""
+        known = self.engines.refuses(iid, epoch, leg)
+        if known is not None:
+            self.trace(f"{self.run} is refused by {iid}: {epoch} below {known}")
+            self.parts.gate.overruled(iid, known)
+        return known is not None
+
     def _change_roles(self) -> None:
         document = self.parts.publisher.document()
         if document is not None:
@@ -297,9 +311,13 @@ class SimRouter:
             self.fleet.restore(replace(document, roles=roles), self.clock.now())
 
     async def _passes(self) -> None:
-        """What the monitor's `handoff` stage does."""
+        """What the monitor's `handoff` stage does, and its health checks, which teach the engines."""
         while True:
             await self.clock.sleep(PASS_S)
+            for spec in ENGINES:
+                epoch = self.parts.gate.probe_epoch(self.clock.now())
+                if epoch is not None:
+                    self._refused(spec.iid, epoch, PROBE)
             if self.parts.gate.may_admit(self.clock.now()):
                 with contextlib.suppress(StoreError):
                     await self.parts.publisher.snapshot()

@@ -13,6 +13,7 @@ from narwhal.policy.election import Election
 from narwhal.store.memory import MemoryCheckpoint
 from tests.simulation.checkers import Checkers, Violation
 from tests.simulation.classes import BUSY_S, CLASSES, FaultClass
+from tests.simulation.engines import FencedEngines
 from tests.simulation.faults import Mischief
 from tests.simulation.network import Network
 from tests.simulation.peers import SimPeers
@@ -67,6 +68,7 @@ class World:
         self.healed_s = 0.0
         self.unexpected: list[str] = []
         self.latest: dict[str, SimRouter] = {}
+        self.engines = FencedEngines()
         self.checkers = Checkers(
             lambda: self.lives, self.latest.values, data=lambda: self.net.store.server.data
         )
@@ -106,6 +108,7 @@ class World:
         life = len(self.lives)
         router = SimRouter(self.hosts[name], self.net, life=life, trace=self.trace, peers=peers)
         router.on_yield_by_claim = lambda: self.checkers.released_by_claim(self.loop.time())
+        router.engines = self.engines
         router.on_dispatch, router.on_send = self.checkers.dispatched, self.checkers.sent
         self.lives.append(router)
         self.latest[name] = router
@@ -199,6 +202,9 @@ class World:
         """What must hold when everything has healed."""
         if not any(router.admits() for router in self.latest.values()):
             raise Violation("I10: nobody owns after the quiet time")
+        epoch = max(router.parts.gate.epoch for router in self.latest.values() if router.admits())
+        if epoch < self.engines.highest:
+            raise Violation(f"I2: the owner's epoch {epoch} is below {self.engines.highest} of an engine")
         for router in self.latest.values():
             if router.alive and router.in_flight:
                 raise Violation(f"I8: {router.in_flight} requests of {router.run} never ended")
