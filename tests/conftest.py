@@ -17,6 +17,7 @@ settings.load_profile("narwhal")
 SPLIT = ("simulation/test_seeds.py",)
 """Files whose tests share nothing: each may run on any worker. The tests of other files stay together."""
 LONGEST = (
+    "soak/test_soak.py",
     "drills/test_rows.py",
     "drills/test_balancer.py",
     "drills/test_warden.py",

@@ -96,11 +96,13 @@ def test_a_yield_under_load_and_back_fails_no_request(pair: Pair) -> None:
         assert (status, document["error"]) == (409, "no router nobody is known in this cluster")
         assert owner.ready(), "nothing was closed"
         status, document = order(owner, {"to": "b"})
-        assert (status, document["lease"]["router_id"]) == (200, "b")
+        assert status == 200
+        assert document["lease"]["router_id"] in ("", "b"), "given back, and perhaps taken already"
         eventually(standby.ready, what="the standby owns", within_s=3.0)
         eventually(lambda: ready_to_take(standby, "a"), what="back as a standby, and known as one")
         status, document = order(standby, {"to": None})
-        assert (status, document["lease"]["router_id"]) == (200, "a")
+        assert status == 200
+        assert document["lease"]["router_id"] in ("", "a"), "given back, and perhaps taken already"
         eventually(owner.ready, what="the first owns again", within_s=3.0)
         time.sleep(0.5)
     assert overlaps(probers) == []
@@ -115,7 +117,7 @@ def test_an_owner_that_cannot_write_its_checkpoint_yields_to_the_ready_standby(p
     with probing(owner.url, standby.url) as probers, crowd([owner.url, standby.url]) as clients:
         time.sleep(0.5)
         owner.folder.rename(owner.folder.with_name("gone"))
-        eventually(standby.ready, what="yield by claim", within_s=15.0)
+        eventually(standby.ready, what="yield by claim", within_s=3.0)
         eventually(lambda: owner.get("/ready")["reason"] == "standby", what="back as a standby")
         time.sleep(2.0)
         assert standby.ready(), "and keeps the lease"

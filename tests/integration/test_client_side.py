@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from narwhal.cluster.local import LocalGate
-from narwhal.model.request import InferenceRequest, Outcome
+from narwhal.model.request import SHORT_BODY, InferenceRequest, Outcome
 from tests.integration.test_request_path import (
     COMPLETIONS,
     PROMPT,
@@ -288,7 +288,8 @@ async def test_a_request_past_prefill_dispatch_runs_to_its_end():
 async def test_a_stream_under_way_holds_no_prompt_in_memory():
     async with fleet() as (rig, stands):
         order(stands[1], "stall", leg="decode")
-        async with rig.http.stream("POST", COMPLETIONS, json=PROMPT) as response:
+        long = {**PROMPT, "prompt": "s" * (SHORT_BODY + 1)}
+        async with rig.http.stream("POST", COMPLETIONS, json=long) as response:
             assert response.status_code == 200
             # Garbage of earlier tests may still hold theirs.
             held = [found for found in gc.get_objects() if isinstance(found, InferenceRequest)]

@@ -69,7 +69,7 @@ class Seat:
     def revive(self) -> None:
         """Starts it again if it has ended."""
         if not self.alive:
-            self._keep_output()
+            self.stop()
             self.start()
 
     def signal(self, number: signal.Signals, *, warden: bool = False) -> None:

@@ -26,7 +26,8 @@ FORGIVING = {"eject_after": 1_000_000}
 
 
 def fleet_document(engines: Sequence[RemoteEngine], **sections: Mapping[str, Any]) -> dict[str, Any]:
-    """A fleet file: the first half prefills, the rest decodes, admission open; `sections` change it."""
+    """A fleet file: the first half prefills, the rest decodes, admission open, engines that a loaded machine
+    makes slow are waited for; `sections` change it."""
     half = max(1, len(engines) // 2)
     rows = [
         {"iid": engine.name, "url": engine.url, "role": "prefill" if index < half else "decode"}
@@ -40,6 +41,7 @@ def fleet_document(engines: Sequence[RemoteEngine], **sections: Mapping[str, Any
         "slo": {"ttft_s": 2.0, "tpot_s": 0.2},
         **sections,
         "serving": {"admission": "open", **sections.get("serving", {})},
+        "engine": {"first_token_timeout_s": 30.0, **sections.get("engine", {})},
     }
 
 
@@ -61,6 +63,7 @@ class Router:
     @property
     def pid(self) -> int:
         """Of the process that routes. With a store that is a child: `process` is its warden then."""
+        self.process.wait_for(lambda lines: any(map(LISTENS.search, lines)))
         (said,) = (match for line in self.process.lines if (match := LISTENS.search(line)))
         return int(said[1])
 

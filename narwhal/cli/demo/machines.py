@@ -170,6 +170,7 @@ def write_fleet(path: Path, urls: Sequence[str]) -> None:
         ],
         "slo": {"ttft_s": 2.0, "tpot_s": 0.1},
         "serving": {"admission": "open"},
+        "engine": {"first_token_timeout_s": 20.0},
     }
     path.write_text(json.dumps(document, indent=2) + "\n")
 
