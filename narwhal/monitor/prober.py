@@ -64,6 +64,11 @@ class Prober:
         key = _key(probe)
         self._beside.begin(key, partial(self._look, key, probe))
 
+    @property
+    def busy(self) -> bool:
+        """A probe is under way."""
+        return bool(self._beside)
+
     def running(self, kind: ProbeKind, iid: str) -> bool:
         """A probe of that kind is under way; not for edges."""
         return (kind, iid, "") in self._beside

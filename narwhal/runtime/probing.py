@@ -63,6 +63,11 @@ class Probing:
             LivenessStage(self._checks, engines=self._parts.fleet.engines, every=every, everyone=everyone),
         )
 
+    @property
+    def busy(self) -> bool:
+        """A probe or a health check is under way."""
+        return self._prober.busy or self._checks.busy
+
     def when_restoring(self) -> None:
         """First thing in a takeover: engines are to learn the new epoch, and what began before is over."""
         self._prober.abandon()

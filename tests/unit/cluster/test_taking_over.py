@@ -43,6 +43,22 @@ def test_old_state_never_keeps_a_router_from_owning_but_its_engines_owe_checks(
     play(script)
 
 
+def test_suspects_may_be_looked_at_once_the_gate_is_open() -> None:
+    async def script(scene: Scene) -> None:
+        first = await scene.owner("r0")
+        second, opened = scene.router("r1"), []
+        gate = second.parts.gate
+        second.parts.member.opened = lambda: opened.append(gate.may_admit(scene.clock.now()))
+        second.start()
+        await scene.until(lambda: second.parts.mirror.document is not None)
+        assert opened == []
+        first.kill()
+        await scene.until(lambda: second.owns, limit_s=6.0)
+        assert opened == [True]
+
+    play(script)
+
+
 def test_what_this_version_does_not_know_survives_a_takeover_by_it() -> None:
     """A newer router of the same schema version wrote it; the next one finds it as it was, only older."""
 
