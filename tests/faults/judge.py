@@ -78,3 +78,18 @@ def _outages(seen: Seen, iid: str) -> list[tuple[float, float]]:
             if not causes:
                 found.append((begin, float(row["at"])))
     return found
+
+
+def sent_over_avoided_edges(seen: Seen) -> list[Row]:
+    """Requests that came after an edge was avoided and crossed it all the same before it was repaired."""
+    avoided = {
+        (row["producer"], row["iid"]): float(row["at"])
+        for row in reversed(seen.events)
+        if row["kind"] == "edge_avoided"
+    }
+    return [
+        row
+        for row in seen.rows
+        if row["arrived"] > avoided.get((row["prefill_iid"], row["decode_iid"]), seen.repaired) + AT_ONCE_S
+        and ended(row) < seen.repaired
+    ]

@@ -43,7 +43,10 @@ class Verdict:
 
 @dataclass(slots=True)
 class Seen:
-    """What one case showed. Times by engine are seconds: `out` since the order, `back` since the repair."""
+    """What one case showed. Times by engine are seconds: `out` since the order, `back` since the repair.
+
+    `avoided`: edges that placement avoided at any time before the repair.
+    """
 
     switches: Sequence[Switch]
     got: list[Got] = field(default_factory=list)
@@ -53,7 +56,7 @@ class Seen:
     repaired: float = 0.0
     out_s: dict[str, float] = field(default_factory=dict)
     back_s: dict[str, float] = field(default_factory=dict)
-    avoided: list[dict[str, Any]] = field(default_factory=list)
+    avoided: set[tuple[str, str]] = field(default_factory=set)
     served_again: set[str] = field(default_factory=set)
     """Engines with a leg of a served request that came after the repair."""
 
@@ -65,6 +68,10 @@ class Seen:
     @property
     def saw(self) -> Counter[str]:
         return Counter(one.how for one in self.lost)
+
+    @property
+    def ejected(self) -> set[str]:
+        return {verdict.iid for verdict in self.verdicts if verdict.kind == "ejection"}
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -105,14 +112,14 @@ async def play(site: Site, *switches: Switch) -> Seen:
     site.tail.read()
     seen = Seen(switches)
     targets = {site.target(switch) for switch in switches if switch.owed is Owed.OUT}
+    edges = {edge for switch in switches for edge in switch.edges}
     label = f"case-{time.monotonic_ns()}"
     async with Load(site.router.url, label, rate=RATE, tokens=TOKENS) as load:
         await asyncio.sleep(WARM_S)
         seen.ordered = time.time()
         for switch in switches:
             await asyncio.to_thread(site.order, switch)
-        await _out(site, seen, targets)
-        await asyncio.to_thread(_note_edges, site, seen)
+        await _out(site, seen, targets, edges=edges)
         site.clear()
         seen.repaired = time.time()
         await _back(site, seen, {site.target(switch) for switch in switches})
@@ -122,26 +129,22 @@ async def play(site: Site, *switches: Switch) -> Seen:
     return seen
 
 
-async def _out(site: Site, seen: Seen, targets: set[str]) -> None:
-    """Waits until those that must are out, else for a while."""
+async def _out(site: Site, seen: Seen, targets: set[str], *, edges: set[tuple[str, str]]) -> None:
+    """Waits until those that must are ejected or avoided; where nobody must, for a while."""
 
     def look() -> bool:
         out = site.out()
         for iid in out:
             seen.out_s.setdefault(iid, time.time() - seen.ordered)
-        return targets <= {iid for iid, word in out.items() if word == "ejected"}
+        seen.avoided |= site.avoided()
+        return targets <= {iid for iid, word in out.items() if word == "ejected"} and edges <= seen.avoided
 
-    if targets:
+    if targets or edges:
         await until(look, OUT_S)
         await asyncio.sleep(LINGER_S)
+        await asyncio.to_thread(look)
     else:
         await until(lambda: look() and False, KEPT_S)
-
-
-def _note_edges(site: Site, seen: Seen) -> None:
-    edges = site.router.state()["edges"]
-    rows = edges if isinstance(edges, list) else list(edges.values())
-    seen.avoided.extend(rows)
 
 
 async def _back(site: Site, seen: Seen, targets: set[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.faults.switches import PREFILL, Owed, Switch
+from tests.faults.switches import PREFILL, Switch
 from tests.support.engines import EngineProcess, RemoteEngine, engine_process
 from tests.support.journal_tail import JournalTail
 from tests.support.processes import eventually
@@ -30,7 +30,7 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
         "liveness_misses": 2,
         "health": {"window_s": 5.0},
     },
-    "serving": {"prefill_timeout_s": 1.0, "max_attempts": 1, "retry_base_s": 0.02, "retry_cap_s": 0.1},
+    "serving": {"prefill_timeout_s": 1.5, "max_attempts": 1, "retry_base_s": 0.02, "retry_cap_s": 0.1},
     "engine": {
         "connect_timeout_s": 1.0,
         "health_timeout_s": 1.0,
@@ -59,7 +59,7 @@ class Site:
 
     def order(self, switch: Switch) -> None:
         engine = self.engine(self.target(switch))
-        if switch.owed is Owed.EDGE:
+        if switch.fields:
             port = urlsplit(self.engine("e0").side_url).port
             engine.order("edge", port=port, **switch.fields)
         for order in switch.orders:
@@ -75,10 +75,14 @@ class Site:
         held = dict.fromkeys(state["quarantined"], "held")
         return held | dict.fromkeys(state["ejected"], "ejected")
 
+    def avoided(self) -> set[tuple[str, str]]:
+        """Edges that placement avoids, as (producer, consumer)."""
+        return {(row["producer"], row["consumer"]) for row in self.router.state()["edges"] if row["avoided"]}
+
     def sound(self) -> bool:
         """Nobody is out, owes a probe, has a streak or an edge to avoid; the split is as configured."""
         state = self.router.state()
-        untroubled = not (self.out() or state["draining"] or state["edges"] or state["probation"])
+        untroubled = not (self.out() or state["draining"] or state["probation"] or self.avoided())
         return untroubled and not any(any(row.values()) for row in state["breaker"]["failures"].values())
 
     async def heal(self) -> None:

@@ -15,7 +15,10 @@ PREFILL, DECODE = "prefill", "decode"
 
 
 class Owed(StrEnum):
-    """What becomes of the engine: taken out until it is repaired, kept, or avoided by one partner."""
+    """What becomes of the engine: ejected until it is repaired, kept, or avoided by partners.
+
+    Who is avoided may be held for the moment of a probe.
+    """
 
     OUT = "out"
     KEPT = "kept"
@@ -33,7 +36,10 @@ class Switch:
     owed: Owed = Owed.OUT
     reasons: tuple[str, ...] = ()
     lossless: bool = False
+    edges: tuple[tuple[str, str], ...] = ()
+    """What placement avoids, as (producer, consumer)."""
     fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of the order `edge`, whose port is known only when the engines run."""
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -92,7 +98,13 @@ PREFILL_SWITCHES = [
     Switch(
         "KV handoff malformed", PREFILL, legs(PREFILL, "handoff", variant="no_host"), reasons=("kv_handoff",)
     ),
-    Switch("KV handoff of nobody", PREFILL, legs(PREFILL, "handoff", variant="unknown_engine")),
+    Switch(
+        "KV handoff of nobody",
+        PREFILL,
+        legs(PREFILL, "handoff", variant="unknown_engine"),
+        Owed.EDGE,
+        edges=(("e1", "e2"), ("e1", "e3")),
+    ),
     Switch("finish reason abort", PREFILL, legs(PREFILL, "abort")),
     Switch("one byte per packet", PREFILL, legs(PREFILL, "one_byte"), Owed.KEPT, lossless=True),
 ]
@@ -110,8 +122,8 @@ DECODE_SWITCHES = [
         reasons=("inference_status",)),
     Switch("finish reason abort", DECODE, legs(DECODE, "abort"), reasons=("stream",)),
     Switch("health much too late", DECODE, of_health("slow", seconds=FOR_GOOD_S), Owed.KEPT, lossless=True),
-    Switch("one edge fails", DECODE, [], Owed.EDGE, fields={"how": "lost"}),
-    Switch("one edge is silent", DECODE, [], Owed.EDGE, fields={"how": "silent"}),
+    Switch("one edge fails", DECODE, [], Owed.EDGE, edges=(("e0", "e3"),), fields={"how": "lost"}),
+    Switch("one edge is silent", DECODE, [], Owed.EDGE, edges=(("e0", "e3"),), fields={"how": "silent"}),
     Switch("events of 64 KiB", DECODE, legs(DECODE, "huge", bytes=65536), Owed.KEPT),
     *(
         Switch(name, DECODE, legs(DECODE, fault, **fields), Owed.KEPT, lossless=True)
@@ -121,7 +133,8 @@ DECODE_SWITCHES = [
             ("comments between events", "comments", {}),
             ("JSON over several lines", "multi_line", {}),
             ("UTF-8 split between packets", "split_utf8", {}),
-            ("one byte per packet", "one_byte", {}),
+            # Thousands of packets for one answer: a few of them show it, more are a load test.
+            ("one byte per packet", "one_byte", {"count": 8}),
             ("packets cut at byte 300", "split", {"at": 300}),
         )
     ),

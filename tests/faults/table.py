@@ -52,7 +52,7 @@ def verdict_words(seen: Seen) -> list[str]:
         reason = verdict.reason.replace("|", "/").replace("\n", " ")
         short = reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
         first.setdefault((verdict.kind, verdict.iid), f"{verdict.iid} {verdict.kind}: {short}")
-    edges = [f"edge {edge['producer']} → {edge['consumer']} avoided" for edge in seen.avoided]
+    edges = [f"edge {producer} → {consumer} avoided" for producer, consumer in sorted(seen.avoided)]
     return [*first.values(), *edges]
 
 
@@ -61,7 +61,7 @@ def times(by_engine: dict[str, float]) -> str:
 
 
 def others(seen: Seen, targets: Sequence[str]) -> str:
-    hurt = sorted(set(seen.out_s) - set(targets))
+    hurt = sorted({verdict.iid for verdict in seen.verdicts} - set(targets))
     return ", ".join(hurt) if hurt else "untouched"
 
 

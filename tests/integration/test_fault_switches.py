@@ -1,0 +1,144 @@
+"""Each fault switch of the simulated engine on a whole router: who is taken out, who is not, at what price.
+
+Cases are played ahead of the tests, several fleets beside each other: nearly all of their time is waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from tests.faults.judge import dispatched_too_late, lost_beyond, sent_over_avoided_edges
+from tests.faults.pairs import LEAN
+from tests.faults.play import Seen, play
+from tests.faults.site import PROBE_EVERY_S, Site, fault_site
+from tests.faults.switches import SWITCHES, Owed, Switch
+from tests.support.load import WRONG
+
+SITES = 4
+SLACK_S = 6.0
+"""A probe takes its time, and the machine may be busy."""
+
+Case = tuple[Switch, ...]
+Played = Callable[..., Seen]
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """What was seen of a case: all cases of the tests that were collected begin at once."""
+    free: SimpleQueue[Site] = SimpleQueue()
+
+    def take_turn(case: Case) -> Seen:
+        site = free.get()
+        try:
+            return asyncio.run(play(site, *case))
+        finally:
+            free.put(site)
+
+    with ExitStack() as stack, ThreadPoolExecutor(SITES) as pool:
+        for number in range(SITES):
+            folder = Path(tmp_path_factory.mktemp("site"))
+            free.put(stack.enter_context(fault_site(folder / str(number))))
+        begun: dict[Case, Future[Seen]] = {}
+        for item in request.session.items:
+            params = getattr(item, "callspec", None)
+            if item.path == request.path and params is not None and "case" in params.params:
+                case = params.params["case"]
+                if case not in begun:
+                    begun[case] = pool.submit(take_turn, case)
+        yield lambda *case: begun[case].result()
+        pool.shutdown(cancel_futures=True)
+
+
+def name(case: Case) -> str:
+    return " + ".join(switch.id for switch in case)
+
+
+def cases(*owed: Owed) -> pytest.MarkDecorator:
+    alone = [(switch,) for switch in SWITCHES if switch.owed in owed]
+    return pytest.mark.parametrize("case", alone, ids=name)
+
+
+PAIRS = pytest.mark.parametrize("case", LEAN, ids=name)
+
+
+def target(switch: Switch) -> str:
+    return Site.target(switch)
+
+
+def told(seen: Seen) -> str:
+    """For a failed assertion: everything about the case."""
+    events = [{**row, "at": round(row["at"] - seen.ordered, 2)} for row in seen.events]
+    rows = [row["attempt_failures"] for row in seen.failed_rows()]
+    return f"{seen.saw} out {seen.out_s} back {seen.back_s}\n{events}\n{rows}"
+
+
+@cases(Owed.OUT)
+def test_a_sick_engine_is_taken_out_for_the_reason_and_nobody_else(played: Played, case: Case) -> None:
+    (switch,), seen = case, played(*case)
+    assert (set(seen.out_s), seen.ejected) == ({target(switch)}, {target(switch)}), told(seen)
+    reasons = [verdict.reason for verdict in seen.verdicts_on(target(switch))]
+    assert reasons and all(reasons), told(seen)
+    if switch.reasons:
+        assert any(word in reason for word in switch.reasons for reason in reasons), told(seen)
+
+
+@cases(Owed.OUT)
+def test_it_is_out_after_eject_after_failures_beyond_those_in_flight(played: Played, case: Case) -> None:
+    (switch,), seen = case, played(*case)
+    assert lost_beyond(seen, target(switch)) == [], told(seen)
+
+
+@cases(Owed.OUT)
+def test_nothing_is_sent_to_it_while_it_is_out(played: Played, case: Case) -> None:
+    (switch,), seen = case, played(*case)
+    assert dispatched_too_late(seen, target(switch)) == [], told(seen)
+
+
+@cases(Owed.OUT)
+def test_it_is_back_within_two_probe_intervals_of_its_repair(played: Played, case: Case) -> None:
+    (switch,), seen = case, played(*case)
+    assert seen.back_s[target(switch)] <= 2 * PROBE_EVERY_S + SLACK_S, told(seen)
+    assert target(switch) in seen.served_again, told(seen)
+
+
+@cases(Owed.KEPT)
+def test_what_is_no_fault_of_the_engine_takes_nobody_out(played: Played, case: Case) -> None:
+    (switch,), seen = case, played(*case)
+    assert (seen.out_s, seen.verdicts) == ({}, []), told(seen)
+    assert target(switch) in seen.served_again, told(seen)
+
+
+@cases(Owed.EDGE)
+def test_broken_edges_are_avoided_and_their_engines_stay(played: Played, case: Case) -> None:
+    (switch,), seen = case, played(*case)
+    assert seen.ejected == set(), told(seen)
+    assert seen.avoided >= set(switch.edges), told(seen)
+    assert sent_over_avoided_edges(seen) == [], told(seen)
+    assert target(switch) in seen.served_again, told(seen)
+
+
+@cases(*Owed)
+def test_no_answer_is_wrong_and_what_costs_nothing_costs_nothing(played: Played, case: Case) -> None:
+    (switch,), seen = case, played(*case)
+    assert WRONG not in seen.saw
+    if switch.lossless:
+        assert seen.lost == [], told(seen)
+
+
+@PAIRS
+def test_of_two_faults_each_is_judged_by_itself(played: Played, case: Case) -> None:
+    seen = played(*case)
+    owed = {target(switch) for switch in case if switch.owed is Owed.OUT}
+    at_edges = {target(switch) for switch in case if switch.owed is Owed.EDGE}
+    assert seen.ejected == owed, told(seen)
+    assert set(seen.out_s) <= owed | at_edges, told(seen)
+    assert WRONG not in seen.saw
+    for switch in case:
+        assert target(switch) in seen.served_again, told(seen)
