@@ -58,13 +58,22 @@ class SamplesFile:
         self._append(_row(sample))
 
     def drop(self, engines: Iterable[str]) -> None:
-        """Forgets all samples of these engines; the file is written anew."""
+        """Forgets all samples of these engines. The file is replaced whole: the others' samples took long.
+
+        Raises ConfigError where the new one cannot be written; the old one is then as it was.
+        """
         dropped = set(engines)
-        self.samples = [sample for sample in self.samples if sample.iid not in dropped]
-        self._file.seek(0)
-        self._file.truncate()
-        for row in (self._header, *map(_row, self.samples)):
-            self._append(row)
+        kept = [sample for sample in self.samples if sample.iid not in dropped]
+        fresh = self.path.with_name(f".{self.path.name}.tmp")
+        try:
+            lines = (json.dumps(row) + "\n" for row in (self._header, *map(_row, kept)))
+            fresh.write_text("".join(lines), encoding="utf-8")
+            fresh.replace(self.path)
+            self._file.close()
+            self._file = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{self.path}: {error.strerror or error}") from None
+        self.samples = kept
 
     def _append(self, row: dict[str, Any]) -> None:
         self._file.write(json.dumps(row) + "\n")

@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             print(f"narwhal engine {options.command}: {problem}", file=sys.stderr)
         return WRONG_USE
+    except BrokenPipeError:  # whoever read has gone (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
 
 
 def _known(reading: FleetReading, iid: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from narwhal.config.attestation import AttestedDocument, read_document
+from narwhal.config.schema import fields_of
 from narwhal.errors import ConfigError
 from tests.support.fleets import COMPLETE_CONTRACT
 
@@ -41,6 +43,14 @@ def test_a_whole_document_is_read(tmp_path: Path) -> None:
     assert attested.version == "0.32.0"
     assert attested.contract["cross_layers_blocks"] is False
     assert set(attested.sources) == set(attested.contract)
+
+
+def test_the_documented_example_is_whole(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "attestation.md"
+    example = re.search(r"```json\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert example
+    attested = read(tmp_path, example[1])
+    assert set(attested.contract) == set(fields_of("engine_contract")) - {"image_digest"}
 
 
 def test_what_is_not_set_is_not_attested_and_needs_no_source(tmp_path: Path) -> None:

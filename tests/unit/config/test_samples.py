@@ -62,8 +62,10 @@ def test_dropped_engines_are_gone_and_the_others_stay(tmp_path: Path) -> None:
     with opened(path) as file:
         file.drop(["e0"])
         assert file.samples == [TWO]
+        file.keep(ONE)
     with opened(path) as file:
-        assert file.samples == [TWO]
+        assert file.samples == [TWO, ONE]
+    assert [one.name for one in tmp_path.iterdir()] == ["samples.jsonl"]
 
 
 def test_samples_of_another_model_or_auth_mode_are_refused(tmp_path: Path) -> None:
