@@ -6,7 +6,7 @@
 | a decode behind a KV handoff failed | the pair | the edge is avoided and probed, its ends are not charged |
 | the same, with two consumers | the producer | held and probed; consumers that do well elsewhere go free |
 | 429 and nothing else for 30 s, or 4xx to different requests | the engine | it is held and probed |
-| a probe across an edge was bad, the engine does well with others | the pair | the engine is probed alone |
+| a probe across an edge was bad, there are other producers | perhaps the pair | the engine is probed alone |
 | another process start or ID | nobody | every edge that knew the old process is probed |
 | anything else | the engine | as `judgement` says |
 """
@@ -38,7 +38,7 @@ from narwhal.policy.edges import Edges, Suspect, is_about_transfer
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.poison import Counted, Poison
 from narwhal.policy.processes import Processes
-from narwhal.policy.refusals import Refusals, why_refused
+from narwhal.policy.refusals import Refusals, is_refusal, why_refused
 from narwhal.policy.standings import NOTHING, Effects
 
 LOOK_AGAIN_S = 5.0
@@ -174,18 +174,23 @@ class Blame:
             self.pressure.forget(iid)
             restored = self._crossed_well(evidence, now)
             return (*restored, *self._judgement.step(evidence, now))
-        if evidence.outcome is ProbeOutcome.BAD and self._is_the_pairs(evidence):
+        if evidence.outcome is ProbeOutcome.BAD and self._may_be_the_pairs(evidence):
             edge = self.edges.probed(evidence.peer, iid, outcome=ProbeOutcome.BAD, now=now)
             avoided = self._avoided((edge,) if edge is not None else ())
-            reason = f"a probe across {evidence.peer} failed, with others it does well"
+            reason = f"a probe across {evidence.peer} failed, which may be the pair's fault"
             return (*avoided, *self._judgement.standings.checks.ask_alone(iid, reason=reason, now=now))
-        if evidence.status:
+        if evidence.outcome is ProbeOutcome.BAD and is_refusal(evidence.status):
             evidence = replace(evidence, detail=why_refused(evidence.status))
         return self._judgement.step(evidence, now)
 
-    def _is_the_pairs(self, evidence: InferenceProbed) -> bool:
-        """It decodes from another producer: a probe of it alone will tell."""
-        return bool(evidence.peer) and self.edges.map.sound_without(evidence.iid, evidence.peer)
+    def _may_be_the_pairs(self, evidence: InferenceProbed) -> bool:
+        """It has another producer to decode from: a probe of it alone tells engine from edge."""
+        iid, peer = evidence.iid, evidence.peer
+        if not peer or is_refusal(evidence.status):
+            return False
+        standings = self._judgement.standings
+        others = standings.able.get(Leg.PREFILL, frozenset()) - {iid, peer}
+        return not all(map(standings.is_ejected, others))
 
     def _crossed_well(self, evidence: InferenceProbed, now: float) -> Effects:
         ends = (evidence.peer, evidence.iid) if evidence.peer else (evidence.iid, evidence.consumer)

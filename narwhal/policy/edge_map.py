@@ -84,10 +84,6 @@ class EdgeMap:
             for edges in others
         )
 
-    def sound_without(self, consumer: str, producer: str) -> bool:
-        """The consumer decodes from another producer, as far as is known."""
-        return any(edge.works for edge in self.into(consumer) if edge.producer != producer)
-
     def fails_without(self, consumer: str, producer: str) -> bool:
         """The consumer fails with another producer too."""
         return any(edge.failures for edge in self.into(consumer) if edge.producer != producer)

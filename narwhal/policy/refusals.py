@@ -30,6 +30,11 @@ _LIKELY = {
 }
 
 
+def is_refusal(status: int) -> bool:
+    """A 4xx that is no back-pressure."""
+    return 400 <= status < 500 and status not in (408, 429)
+
+
 def why_refused(status: int) -> str:
     """What a refusal of our own request says of the set-up, a clause for an ejection's reason."""
     likely = _LIKELY.get(status)

@@ -158,9 +158,9 @@ def test_a_pair_that_fails_while_both_ends_do_well_with_others_costs_neither_eng
     assert court.avoided == {}
 
 
-def test_a_bad_probe_across_the_edge_tells_nothing_of_an_engine_that_does_well_with_others() -> None:
+def test_a_bad_probe_across_an_edge_tells_nothing_of_the_engine_where_there_are_other_producers() -> None:
     court = Court()
-    court(crossed("p1", "d0"), *[decode_failed("d0", "p0")] * 3)
+    court(*[decode_failed("d0", "p0")] * 3)
     assert court.held == {"d0": "inference"}
     effects = court(InferenceProbed("d0", BAD, peer="p0"))
     assert (court.out, court.avoided) == ((), {"p0": {"d0"}})
@@ -171,14 +171,29 @@ def test_a_bad_probe_across_the_edge_tells_nothing_of_an_engine_that_does_well_w
 
 def test_if_it_fails_alone_too_it_is_out() -> None:
     court = Court()
-    court(crossed("p1", "d0"), *[decode_failed("d0", "p0")] * 3, InferenceProbed("d0", BAD, peer="p0"))
+    court(*[decode_failed("d0", "p0")] * 3, InferenceProbed("d0", BAD, peer="p0"))
     court(InferenceProbed("d0", BAD))
     assert court.out == ("d0",)
 
 
-def test_an_engine_that_knows_no_other_producer_is_out_by_the_probe_across_the_edge() -> None:
+def test_where_there_is_no_other_producer_the_probe_across_the_edge_decides() -> None:
     court = Court()
+    court.judgement.standings.able = {Leg.PREFILL: frozenset({"p0"}), Leg.DECODE: frozenset({"d0", "d1"})}
     court(*[decode_failed("d0", "p0")] * 3, InferenceProbed("d0", BAD, peer="p0"))
+    assert court.out == ("d0",)
+
+
+def test_producers_that_are_out_are_no_others() -> None:
+    court = Court(eject_after=1)
+    court.judgement.standings.able = {Leg.PREFILL: frozenset({"p0", "p1"}), Leg.DECODE: frozenset({"d0"})}
+    court(LegFailed("p1", Leg.PREFILL, FailureClass.CONNECTION, "connection:lost", "gone"))
+    court(decode_failed("d0", "p0"), InferenceProbed("d0", BAD, peer="p0"))
+    assert court.out == ("d0", "p1")
+
+
+def test_a_refusal_across_an_edge_is_no_transfers_matter() -> None:
+    court = Court()
+    court(*[decode_failed("d0", "p0")] * 3, InferenceProbed("d0", BAD, peer="p0", status=401))
     assert court.out == ("d0",)
 
 
@@ -266,6 +281,13 @@ def test_an_engine_that_refuses_different_requests_is_held_and_out_by_its_probe(
     assert isinstance(ejection, Told)
     assert "401" in ejection.fields["reason"]
     assert "engine.engine_api_key_env" in ejection.fields["reason"]
+
+
+def test_a_probe_that_failed_otherwise_keeps_its_own_words() -> None:
+    court = Court()
+    (ejection,) = court(InferenceProbed("p0", BAD, status=500, detail="the engine's own error"))
+    assert isinstance(ejection, Told)
+    assert "the engine's own error" in ejection.fields["reason"]
 
 
 def test_over_long_prompts_hold_an_engine_for_one_probe_and_not_again_at_once() -> None:

@@ -243,15 +243,6 @@ def test_bad_probes_with_two_producers_and_no_working_edge_are_the_consumers() -
     assert edges.culprit(edge) is None
 
 
-def test_whether_a_consumer_does_well_without_a_producer() -> None:
-    edges = machine()
-    cross(edges, "p0", "d0")
-    assert not edges.map.sound_without("d0", "p0")
-    assert edges.map.sound_without("d0", "p1")
-    fail(edges, "p0", "d0")
-    assert not edges.map.sound_without("d0", "p1")
-
-
 # --- a restarted peer ---
 
 

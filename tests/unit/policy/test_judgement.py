@@ -205,7 +205,7 @@ def test_both_legs_good_ends_the_hold_and_clears_its_streaks() -> None:
 def test_a_failed_leg_of_a_probe_ejects() -> None:
     fleet = fleet_of()
     held(fleet)
-    effects = fleet.step(InferenceProbed("d0", BAD, "p1", "HTTP 500", 500), NOW)
+    effects = fleet.step(InferenceProbed("d0", BAD, "", "HTTP 500", 500), NOW)
     assert told(effects) == [("hold_ended", "d0"), ("ejection", "d0")]
     assert fleet.standings.holds(NOW) == {}
     assert fleet.standings.verifying() == ()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import LegAnswered
-from narwhal.policy.refusals import PROVED_S, Refusals, why_refused
+from narwhal.policy.refusals import PROVED_S, Refusals, is_refusal, why_refused
 
 NOW = 100.0
 
@@ -89,6 +89,16 @@ def test_the_reason_names_status_and_likely_setting(status: int, named: str) -> 
     reason = why_refused(status)
     assert reason.startswith(f"it answers {status}")
     assert named in reason
+
+
+def test_what_counts_as_a_refusal_of_our_own_request() -> None:
+    assert [status for status in (0, 200, 400, 401, 404, 408, 422, 429, 499, 500) if is_refusal(status)] == [
+        400,
+        401,
+        404,
+        422,
+        499,
+    ]
 
 
 EVENTS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 400, 401])), max_size=40)
