@@ -7,6 +7,7 @@ Each act returns its effects: what is to be told, what is to be looked at. Verdi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from math import inf
 from typing import Any
 
 from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
@@ -41,6 +42,9 @@ class Standings:
         self._unverified: set[str] = set()
         self._spared: set[tuple[str, HoldKind]] = set()
         """Engines that the guard kept from a hold, told already."""
+        self._eligible: frozenset[str] = frozenset()
+        self._eligible_version = -1
+        self._eligible_until = -inf
 
     # --- what is ---------------------------------------------------------------------------------
 
@@ -53,8 +57,13 @@ class Standings:
         )
 
     def eligible(self, now: float) -> frozenset[str]:
-        """Who may take new requests at `now`."""
-        return frozenset(iid for iid in self.engines if self.of(iid, now) is Standing.ELIGIBLE)
+        """Who may take new requests at `now`. Kept until it changes: an engine that dies fails thousands of
+        legs at once, and each asks."""
+        if self.version != self._eligible_version or now >= self._eligible_until:
+            well = (iid for iid in self.engines if self.of(iid, now) is Standing.ELIGIBLE)
+            self._eligible = frozenset(well)
+            self._eligible_version, self._eligible_until = self.version, self.next_change(now)
+        return self._eligible
 
     def next_change(self, now: float) -> float:
         """When `eligible` changes by itself; inf: it does not."""
@@ -109,9 +118,10 @@ class Standings:
         """No new requests until then, unless the engine is the last of its kind."""
         if self._needed(iid, now):
             return self._withheld(iid, HoldKind.QUARANTINE, reason=reason)
-        new = self._holds.quarantine(iid, until, reason=reason, now=now)
+        if not self._holds.quarantine(iid, until, reason=reason, now=now):
+            return NOTHING
         self.version += 1
-        return (_told("hold", iid, reason=reason, hold=HoldKind.QUARANTINE.value),) if new else NOTHING
+        return (_told("hold", iid, reason=reason, hold=HoldKind.QUARANTINE.value),)
 
     def hold(self, iid: str, reason: str, *, now: float) -> Effects:
         """No new requests until an inference probe decides, unless the engine is the last of its kind."""
@@ -195,20 +205,21 @@ class Standings:
         Suspects are probed, not trusted: who was out is looked at once, a hold's probe is due at once. The
         guard is asked anew, for the roles may be others. Set `able` before.
         """
-        self.checks.clear()
-        self._spared.clear()
         ours = frozenset(self.engines)
-        self._ejections.restore(ours.intersection(document.ejected), now, reason=CARRIED)
+        self.checks.clear()
         self._holds.clear()
+        self._ejections.restore(ours.intersection(document.ejected), now, reason=CARRIED)
         unverified, self._unverified = self._unverified, set()
+        self.version += 1
         for iid in sorted(ours.intersection(document.inference_sources) - set(document.ejected)):
-            if not self._needed(iid, now):
-                self._holds.hold(iid, CARRIED)
+            self.hold(iid, CARRIED, now=now)
             sources = [one for one in document.inference_sources[iid] if not one or one in ours]
             self.checks.restored(ProbeKind.INFERENCE, iid, reason=CARRIED, producers=sources, now=now)
         for iid, (left_s, reason) in told_quarantines(document.holds).items():
-            if iid in ours and iid not in self._ejections and not self._needed(iid, now):
-                self._holds.quarantine(iid, now + left_s, reason=reason, now=now)
+            if iid in ours and iid not in self._ejections:
+                self.quarantine(iid, now + left_s, reason=reason, now=now)
+        # Nobody was told of what the guard withheld here.
+        self._spared.clear()
         self._unverified = unverified
         self.version += 1
 

@@ -313,6 +313,21 @@ def test_a_hold_spares_the_last_engine_which_is_probed_all_the_same() -> None:
     assert told(failed(fleet, "d1", C.STREAM)) == [("hold", "d1")]
 
 
+def test_thousands_of_failed_legs_of_one_engine_cost_little_each() -> None:
+    """Counted in calls of the truth table, not timed."""
+    fleet = fleet_of("p0 p1 d0 d1", failure_quarantine_s=5.0)
+    judged: list[str] = []
+    inner = fleet.standings.of
+
+    def counted(iid: str, now: float) -> Any:
+        judged.append(iid)
+        return inner(iid, now)
+
+    fleet.standings.of = counted  # type: ignore[method-assign]
+    failed(fleet, "d0", C.STREAM, times=1000)
+    assert len(judged) <= 10 * len(fleet.engines)
+
+
 def test_a_quarantine_spares_the_last_engine() -> None:
     fleet = fleet_of("p0 p1", failure_quarantine_s=5.0)
     assert told(failed(fleet, "p0", C.TIMEOUT)) == [("hold", "p0")]
