@@ -113,9 +113,9 @@ class Router:
         return rows[0]
 
     def journal(self) -> list[dict[str, Any]]:
-        """The rows of its journal, the header row first."""
-        lines = (self.folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        """The rows of its journal, the header row first; a row that is just being written is none yet."""
+        text = (self.folder / "journal.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 @contextmanager
