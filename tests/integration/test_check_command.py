@@ -114,6 +114,13 @@ def test_without_kv_nothing_is_handed_over(tmp_path: Path, served: EngineProcess
     assert all("prefill" not in engine.stats()["legs"] for engine in served.engines)
 
 
+def test_an_engine_alone_is_judged_by_itself(tmp_path: Path, served: EngineProcess) -> None:
+    row = {"iid": "e0", "url": served.engines[0].url}
+    report = checked(write_fleet(tmp_path, served, engines=[row]))
+    assert report["consume"]["fleet"]["detail"] == "no engine has another one to hand KV to"
+    assert set(report["slo"]) == {"", "e0"}
+
+
 def test_a_ring_crosses_every_engine(tmp_path: Path, served: EngineProcess) -> None:
     report = checked(write_fleet(tmp_path, served), "--ring")
     assert set(report["consume"]) == {"", "e0 -> e1", "e1 -> e0"}

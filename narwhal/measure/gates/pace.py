@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from narwhal.measure.gates.bench import ANSWER_TOKENS, Bench, Pace, each
+from narwhal.measure.gates.edges import edges_of
 from narwhal.measure.gates.verdict import FLEET, Finding, failed, passed, skipped
 from narwhal.measure.legs import Speech
 
@@ -15,6 +16,7 @@ async def pace(bench: Bench) -> list[Finding]:
 
 
 async def _paced(bench: Bench, iid: str) -> Finding:
+    alone = not bench.extent.kv or not edges_of(bench.engines, ring=bench.extent.ring)
     intervals = []
     for _ in range(bench.extent.repeats):
         await bench.legs.forget(iid)
@@ -22,7 +24,7 @@ async def _paced(bench: Bench, iid: str) -> Finding:
         if fault := unsteady(speech):
             return failed(iid, fault)
         intervals.append((speech.interval_s or 0.0, speech))
-        if not bench.extent.kv:
+        if alone:
             bench.paces[iid].append(Pace(speech.first_s, speech.interval_s or 0.0))
     interval_s = median(seconds for seconds, _ in intervals)
     predicted_s = _predicted_s(bench, iid, speech=intervals[-1][1])
@@ -76,7 +78,10 @@ async def _counted(bench: Bench, iid: str) -> Finding:
 
 
 async def slo(bench: Bench) -> list[Finding]:
-    """Medians of what `consume` (without KV: `pace`) has measured, against the targets. Asks nobody."""
+    """Medians of what `consume` (without KV: `pace`) has measured, against the targets.
+
+    Asks nobody. Without KV, and in a fleet without an edge, each engine stands for itself.
+    """
     if not bench.paces:
         return [skipped(FLEET, "no request went through: nothing was measured")]
     return [_against_targets(bench, subject, paces=paces) for subject, paces in bench.paces.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from narwhal.measure.gates.kv import Edge, edges_of
+from narwhal.measure.gates.edges import Edge, edges_of
 from narwhal.model.engine import EngineSpec, Role
 
 
