@@ -161,7 +161,8 @@ async def judged(legs: Awaitable[None], suspect: str) -> tuple[ProbeOutcome, str
         await legs
     except EngineError as error:
         status = error.status if isinstance(error, EngineRefused) else 0
-        return outcome_for(suspect, error), str(error), status
+        outcome = outcome_for(suspect, error)
+        return outcome, str(error), status if outcome is ProbeOutcome.BAD else 0
     except asyncio.CancelledError:
         if we_are_cancelled():
             raise

@@ -7,6 +7,7 @@
 | relieved until T | now reaches T | free, by itself |
 | free, relieved | 429 | saturated since now, unless since earlier |
 | saturated since S | `eject_after` times 429, the last 30 s after S or later | suspected, each time |
+| saturated since S, but not so far | an inference probe is answered 429 | counts, and tells nothing else |
 | saturated | any other answer; a good inference probe | not saturated |
 
 A relieved engine is chosen only when no other can take the leg: that is how its share is lowered. No answer
@@ -58,12 +59,21 @@ class BackPressure:
         if evidence.way != TOO_MANY:
             self.answered(evidence.iid)
             return ""
-        saturation = self._saturated.setdefault(evidence.iid, _Saturation(now))
-        saturation.answers += 1
-        lasted_s = now - saturation.since
-        if saturation.answers < self._eject_after or lasted_s < SATURATED_S:
+        saturation = self._count(evidence.iid, now)
+        if saturation is None:
             return ""
-        return f"nothing but 429 for {lasted_s:.0f} s, {saturation.answers} times"
+        return f"nothing but 429 for {now - saturation.since:.0f} s, {saturation.answers} times"
+
+    def probed(self, iid: str, now: float) -> bool:
+        """An inference probe was answered 429. True: that is a fault by now, not a burst."""
+        return self._count(iid, now) is not None
+
+    def _count(self, iid: str, now: float) -> _Saturation | None:
+        """One more 429; the saturation once it is a fault."""
+        saturation = self._saturated.setdefault(iid, _Saturation(now))
+        saturation.answers += 1
+        lasted = saturation.answers >= self._eject_after and now - saturation.since >= SATURATED_S
+        return saturation if lasted else None
 
     def _relieve(self, iid: str, asked_s: float | None, *, now: float) -> None:
         until = now + min(ASKED_S if asked_s is None else asked_s, MOST_ASKED_S)

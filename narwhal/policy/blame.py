@@ -44,6 +44,8 @@ from narwhal.policy.standings import NOTHING, Effects
 LOOK_AGAIN_S = 5.0
 """Pause between two probes of one engine for suspected requests: a client may send one for ever."""
 
+_TOO_MANY = 429
+
 
 class Blame:
     """Stands before `judgement`. `edges` and `pressure` are for placement to read."""
@@ -169,6 +171,10 @@ class Blame:
 
     def _inference_probed(self, evidence: InferenceProbed, now: float) -> Effects:
         iid = evidence.iid
+        busy = evidence.outcome is ProbeOutcome.BAD and evidence.status == _TOO_MANY
+        if busy and not self.pressure.probed(iid, now):
+            # It is busy, as a sound one may be; the probe is made again, and for ever it cannot be busy.
+            evidence = replace(evidence, outcome=ProbeOutcome.INCONCLUSIVE, detail="it is busy (429)")
         if evidence.outcome is ProbeOutcome.GOOD:
             self._refusals.proved(iid, now)
             self.pressure.forget(iid)

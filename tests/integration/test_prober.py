@@ -207,7 +207,8 @@ async def test_a_producer_that_fails_says_nothing_of_the_consumer():
         for fault in ({"fault": "status", "status": 500}, {"fault": "handoff", "variant": "null"}):
             made.engine(0).faults.clear()
             made.engine(0).order(parse_fault(fault))
-            assert (await made.look(ProbeKind.INFERENCE, "e1", "e0")).outcome is INCONCLUSIVE
+            probed = await made.look(ProbeKind.INFERENCE, "e1", "e0")
+            assert (probed.outcome, probed.status) == (INCONCLUSIVE, 0)
         assert made.engine(1).stats.legs["probe"] == 0
 
 

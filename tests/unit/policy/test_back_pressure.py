@@ -113,3 +113,18 @@ def test_every_relief_ends(steps: list[tuple[str, float, float | None]]) -> None
         pressure.check_invariants(now)
         assert iid in pressure.relieved(now)
     assert dict(pressure.relieved(now + MOST_ASKED_S)) == {}
+
+
+def test_a_probe_answered_429_counts_and_is_a_fault_only_after_30_s_of_them() -> None:
+    pressure = machine()
+    assert not any(pressure.probed("e0", NOW + after_s) for after_s in (0, 10, 20))
+    assert pressure.probed("e0", NOW + SATURATED_S)
+    pressure.answered("e0")
+    assert not pressure.probed("e0", NOW + SATURATED_S + 1)
+
+
+def test_few_429_are_no_fault_however_long_ago_the_first_was() -> None:
+    pressure = machine()
+    pressure.failed(asks(), NOW)
+    assert not pressure.probed("e0", NOW + 100)
+    assert pressure.probed("e0", NOW + 101)

@@ -322,3 +322,18 @@ def test_back_pressure_relieves_and_for_30_s_without_end_it_is_a_fault() -> None
     court(InferenceProbed("p0", GOOD))
     court(busy)
     assert court.held == {}, "begins anew"
+
+
+def test_a_probe_in_a_burst_of_429_decides_nothing_and_one_after_30_s_of_them_does() -> None:
+    court = Court()
+    for number in range(3):
+        court(LegFailed("d0", Leg.DECODE, STREAM, "stream:silence", "silent", request=b"%d" % number))
+    assert court.held == {"d0": "inference"}
+    refused = InferenceProbed("d0", BAD, detail="status 429", status=429)
+    for after_s in (0, 10, 20):
+        court.now = NOW + after_s
+        assert court(refused) == []
+        assert court.held == {"d0": "inference"}
+    court.now = NOW + 30
+    court(refused)
+    assert court.judgement.standings.is_ejected("d0")
