@@ -29,7 +29,7 @@ MOST_ASKED_S = 60.0
 SATURATED_S = 30.0
 """Back-pressure without any other answer for so long is a fault."""
 TOO_MANY = "overload:429"
-"""The way of a leg that was answered 429."""
+"""The end of the way of what was answered 429: a leg, a token count."""
 _SILENT = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
 
 
@@ -56,7 +56,7 @@ class BackPressure:
                 self.answered(evidence.iid)
             return ""
         self._relieve(evidence.iid, evidence.retry_after_s, now=now)
-        if evidence.way != TOO_MANY:
+        if not evidence.way.endswith(TOO_MANY):
             self.answered(evidence.iid)
             return ""
         saturation = self._count(evidence.iid, now)
