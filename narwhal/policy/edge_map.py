@@ -54,10 +54,9 @@ class EdgeMap:
         """As `edge`, but none is made."""
         return self._into.get(consumer, {}).get(producer)
 
-    def all(self) -> list[Edge]:
-        """By producer and consumer."""
-        edges = [edge for into in self._into.values() for edge in into.values()]
-        return sorted(edges, key=lambda edge: (edge.producer, edge.consumer))
+    def all(self) -> Iterator[Edge]:
+        for into in self._into.values():
+            yield from into.values()
 
     def out_of(self, producer: str) -> Iterator[Edge]:
         for into in self._into.values():

@@ -96,7 +96,7 @@ class Edges:
             self._forget_failures(edge)
         if producer in self._rows:
             del self._rows[producer]
-        return self._ripened(now) if self._ripe else ()
+        return self._ripened(now, beside=edge) if self._ripe else ()
 
     def failed(
         self, producer: str, consumer: str, *, failure: FailureClass, now: float
@@ -115,7 +115,7 @@ class Edges:
         row[consumer, failure] += 1
         if edge.failures >= self._eject_after and edge.avoided_at is None:
             self._ripe[edge] = None
-            if edge in self._ripened(now):
+            if self._is_the_pairs(edge, now):
                 return edge
         if row.total() >= self._eject_after and len({name for name, _ in row}) >= PARTNERS:
             return self._suspect(producer, row)
@@ -134,12 +134,18 @@ class Edges:
             if not row:
                 del self._rows[producer]
 
-    def _ripened(self, now: float) -> tuple[Edge, ...]:
-        over = tuple(edge for edge in self._ripe if self.map.ends_are_sound(edge))
-        for edge in over:
-            reason = f"{edge.failures} failed decodes in a row, both ends do well with others"
-            self._avoid(edge, reason, now=now, due_at=now)
-        return over
+    def _ripened(self, now: float, *, beside: Edge) -> tuple[Edge, ...]:
+        """Ripe edges that are avoided from now on: only one that shares an end with `beside` can be."""
+        ends = (beside.producer, beside.consumer)
+        near = [edge for edge in self._ripe if edge.producer == ends[0] or edge.consumer == ends[1]]
+        return tuple(edge for edge in near if self._is_the_pairs(edge, now))
+
+    def _is_the_pairs(self, edge: Edge, now: float) -> bool:
+        if not self.map.ends_are_sound(edge):
+            return False
+        reason = f"{edge.failures} failed decodes in a row, both ends do well with others"
+        self._avoid(edge, reason, now=now, due_at=now)
+        return True
 
     def _suspect(self, producer: str, row: Row) -> Suspect:
         del self._rows[producer]
@@ -244,15 +250,16 @@ class Edges:
 
     def view(self, now: float) -> tuple[EdgeView, ...]:
         """Edges that are not at rest, by producer and consumer."""
-        return tuple(_view(edge, now) for edge in self.map.all() if edge.failures or edge in self._owing)
+        restless = [edge for edge in self.map.all() if edge.failures or edge in self._owing]
+        return tuple(_view(edge, now) for edge in sorted(restless, key=_ends))
 
     def export(self, now: float) -> list[dict[str, Any]]:
         """The avoided edges, for the handoff's `edges`."""
         if not self.avoided:
             return []
-        views = [_view(edge, now) for edge in self._owing if edge.avoided_at is not None]
-        in_order = sorted(views, key=lambda view: (view.producer, view.consumer))
-        return [{name: getattr(view, name) for name in _TRAVELS} for view in in_order]
+        avoided = sorted((edge for edge in self._owing if edge.avoided_at is not None), key=_ends)
+        views = [_view(edge, now) for edge in avoided]
+        return [{name: getattr(view, name) for name in _TRAVELS} for view in views]
 
     def restore(self, told: object, now: float) -> None:
         """Replaces everything by the avoided edges that a handoff tells; each owes a probe at once.
@@ -271,7 +278,7 @@ class Edges:
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation where the accounts of one edge contradict each other."""
-        edges = self.map.all()
+        edges = tuple(self.map.all())
         avoided = {(edge.producer, edge.consumer) for edge in edges if edge.avoided_at is not None}
         if avoided != {(iid, name) for iid, names in self.avoided.items() for name in names}:
             raise InvariantViolation("edges: placement avoids others than the avoided ones")
@@ -283,6 +290,10 @@ class Edges:
                 raise InvariantViolation(f"{pair}: avoided, and nobody will ever look again")
             if edge in self._ripe and edge.failures < self._eject_after:
                 raise InvariantViolation(f"{pair}: ripe below the threshold")
+
+
+def _ends(edge: Edge) -> tuple[str, str]:
+    return edge.producer, edge.consumer
 
 
 def _view(edge: Edge, now: float) -> EdgeView:
