@@ -34,8 +34,10 @@ class RoleDecision:
     role: Role | None = None
 
     def repeats(self, other: RoleDecision) -> bool:
-        """The same word about the same engine for the same reason."""
-        return (self.word, self.iid, self.reason) == (other.word, other.iid, other.reason)
+        """Tells nothing new: a move always does; a proposal is the same whichever engine it names."""
+        if self.word is DecisionWord.MOVE:
+            return False
+        return (self.word, self.role, self.reason) == (other.word, other.role, other.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,24 @@ def test_advisory_proposes_and_moves_nothing() -> None:
     assert len(control.flips) == 1, "a proposal that stands is kept once"
 
 
+def test_a_proposal_stands_though_another_engine_has_the_fewest_legs_now() -> None:
+    control = RoleControl(controller_settings(advisory=True))
+    for number in range(6):
+        sights = (out(sight("p0")), sight("d0", resident=number % 2), sight("d1", resident=1 - number % 2))
+        control.decide(sights, NOW + number)
+    assert len(control.flips) == 1
+
+
+def test_a_move_is_never_a_repetition() -> None:
+    """The engine that was moved may be out a moment later: the next one goes for the same reason."""
+    control = RoleControl(controller_settings())
+    first = control.decide((out(sight("p0")), sight("d0"), sight("d1"), sight("d2")), NOW)
+    moved = replace(sight("d0"), role=P, eligible=False)
+    second = control.decide((out(sight("p0")), moved, sight("d1"), sight("d2")), NOW + 1)
+    assert first.reason == second.reason
+    assert [flip.iid for flip in control.flips] == ["d0", "d1"]
+
+
 def test_a_refusal_says_why_and_is_kept_once() -> None:
     control = RoleControl(controller_settings())
     for number in range(3):
