@@ -114,6 +114,11 @@ class Breaker:
         """Failures in a row, 0 without a streak."""
         return self._streaks.get(iid, {}).get(failure, 0)
 
+    def asks(self, iid: str, verdict: Verdict) -> bool:
+        """A streak of the engine stands at its threshold and asks for that."""
+        streaks = self._streaks.get(iid, {})
+        return any(VERDICTS[c] is verdict and n >= self._thresholds[c] for c, n in streaks.items())
+
     def suspects(self, iid: str) -> bool:
         """The engine has a streak of any class."""
         return iid in self._streaks

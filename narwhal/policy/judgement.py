@@ -154,10 +154,12 @@ class Judgement:
         why = self.standings.checks.reason(ProbeKind.HEALTH, iid)
         if not why:
             return NOTHING
-        if evidence.streaming:
-            self._breaker.failed(iid, FailureClass.OVERLOAD)
-            return NOTHING
-        return self.standings.eject(iid, f"a health check failed ({evidence.detail}), after {why}", now=now)
+        if evidence.streaming or not self._breaker.asks(iid, Verdict.HEALTH):
+            # Alive, or a suspect that was carried over with less than a verdict: no more than a sweep tells.
+            return self._missed(evidence, now)
+        return self.standings.eject(
+            iid, f"a health check failed: {evidence.detail}; asked for {why}", now=now
+        )
 
     def _healthy(self, iid: str, now: float) -> Effects:
         producers = tuple(self._producers.get(iid, ()))
@@ -167,6 +169,8 @@ class Judgement:
         self.standings.verified(iid)
         ended = self.standings.end(iid, HoldKind.QUARANTINE, reason="a health check was good")
         if not self.standings.checks.settle(ProbeKind.HEALTH, iid) and not follow:
+            return ended
+        if self.standings.is_ejected(iid):
             return ended
         reason = "legs timed out and /health answers"
         asked = self.standings.checks.ask(
@@ -181,7 +185,9 @@ class Judgement:
             return NOTHING
         if evidence.outcome is ProbeOutcome.BAD:
             across = f" across {evidence.peer}" if evidence.peer else ""
-            return standings.eject(iid, f"an inference probe{across} failed: {evidence.detail}", now=now)
+            why = standings.checks.reason(ProbeKind.INFERENCE, iid) or "another reason that is over"
+            reason = f"an inference probe{across} failed: {evidence.detail}; asked for {why}"
+            return standings.eject(iid, reason, now=now)
         standings.checks.settle(ProbeKind.INFERENCE, iid)
         self._prove(iid, Proof.INFERENCE)
         self._producers.pop(iid, None)
@@ -193,15 +199,19 @@ class Judgement:
             return self._healthy(iid, now)
         if evidence.outcome is ProbeOutcome.INCONCLUSIVE or iid not in self.standings.engines:
             return NOTHING
-        if evidence.streaming:
-            self._breaker.failed(iid, FailureClass.OVERLOAD)
+        return self._missed(evidence, now)
+
+    def _missed(self, evidence: LivenessSwept | HealthProbed, now: float) -> Effects:
+        """No 200 from `/health`. An engine whose streams bring bytes is alive: that is `overload`."""
+        iid = evidence.iid
+        failure = FailureClass.OVERLOAD if evidence.streaming else FailureClass.LIVENESS
+        verdict = self._breaker.failed(iid, failure)
+        if verdict is None or self.standings.is_ejected(iid):
             return NOTHING
-        if self._breaker.failed(iid, FailureClass.LIVENESS) is None:
-            return NOTHING
-        missed = self._breaker.count(iid, FailureClass.LIVENESS)
-        return self.standings.eject(
-            iid, f"{missed} health sweeps in a row missed, last: {evidence.detail}", now=now
-        )
+        reason = f"{self._breaker.count(iid, failure)} health checks in a row missed, last: {evidence.detail}"
+        if verdict is Verdict.HEALTH:
+            return self._ask(ProbeKind.HEALTH, iid, reason=reason, now=now)
+        return self.standings.eject(iid, reason, now=now)
 
     def _validated(self, evidence: Validated, now: float) -> Effects:
         iid = evidence.iid

@@ -184,6 +184,8 @@ class Standings:
             return NOTHING
         self.version += 1
         self._unverified.difference_update(returning)
+        for iid in returning:
+            self.checks.forget(iid)
         return tuple(
             _told("readmission", iid, reason=f"every check passed; it was ejected for: {out.reason}")
             for iid, out in returning.items()

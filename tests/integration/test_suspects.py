@@ -15,6 +15,7 @@ from tests.support.redis import running
 from tests.support.router import Router, fleet_document, router_process
 
 LEASE = ("--lease-ttl", "3", "--lease-renew-interval", "0.3", "--lease-safety-margin", "0.5")
+TRANSITIONS = {"hold", "hold_ended", "ejection", "readmission"}
 RECOVERY = {"eject_after": 3, "readmit_every": 3, "liveness_every": 5, "liveness_misses": 2}
 
 
@@ -81,7 +82,7 @@ def test_an_engine_that_errs_is_held_ejected_told_of_and_back_after_its_repair(t
         state = router.state()
         assert (state["quarantined"], state["holds"], state["breaker"]["failures"]) == ([], {}, {})
         eventually(lambda: "readmission" in kinds(router, "e3"), what="the journal tells of it")
-        told = [kind for kind in kinds(router, "e3") if kind != "readmission_failed"]
+        told = [kind for kind in kinds(router, "e3") if kind in TRANSITIONS]
         assert told == ["hold", "hold_ended", "ejection", "readmission"]
         hold = events(router, "e3")[0]
         assert (hold["hold"], hold["enforced"]) == ("inference", True)
@@ -139,3 +140,21 @@ def test_the_next_owner_knows_who_is_out_and_brings_it_back(tmp_path: Path) -> N
             assert set(ask(second, 6)) == {200}
             engines.engines[3].clear()
             eventually(lambda: second.state()["ejected"] == [], what="e3 is back")
+
+
+def test_the_last_engine_of_a_leg_is_probed_and_not_held(tmp_path: Path) -> None:
+    with engine_process(2) as engines:
+        fleet = fleet_of(engines)
+        for row in fleet["engines"]:
+            row["pin"] = True
+        with router_process(tmp_path / "router", fleet) as router:
+            engines.engines[1].order("status", leg="decode", status=500, count=4)
+            assert set(ask(router, 2)) == {502}
+            eventually(lambda: kinds(router, "e1"), what="the journal tells of it")
+            (hold,) = events(router, "e1")
+            assert (hold["kind"], hold["enforced"]) == ("hold", False)
+            assert (router.state()["holds"], router.ready()) == ({}, True)
+            eventually(lambda: not router.state()["breaker"]["failures"], what="its probe was good")
+            assert metric(router, "narwhal_verdicts_detected_total", "e1", "hold") == 1
+            assert metric(router, "narwhal_verdicts_enforced_total", "e1", "hold") == 0
+            assert ask(router) == [200]

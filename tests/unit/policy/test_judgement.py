@@ -167,6 +167,15 @@ def test_a_missed_sweep_while_streams_bring_bytes_is_overload() -> None:
     assert fleet.eligible("p0", NOW)
 
 
+def test_sweeps_that_an_engine_misses_for_its_streams_lead_to_a_health_check() -> None:
+    fleet = fleet_of()
+    fleet.step(LivenessSwept("p0", BAD, "no answer", streaming=True), NOW)
+    fleet.step(LivenessSwept("p0", BAD, "no answer", streaming=True), NOW)
+    effects = fleet.step(LivenessSwept("p0", BAD, "no answer", streaming=True), NOW)
+    assert effects == (ProbeWanted(HEALTH, "p0"),)
+    assert told(fleet.step(HealthProbed("p0", BAD, "no answer"), NOW)) == [("ejection", "p0")]
+
+
 def test_evidence_of_an_unknown_engine_is_nothing() -> None:
     fleet = fleet_of(liveness_misses=1)
     for evidence in (
@@ -518,7 +527,23 @@ def test_streaks_travel_and_their_engines_are_probed_not_trusted() -> None:
     assert asked == [ProbeWanted(HEALTH, "d1"), ProbeWanted(HEALTH, "p0"), ProbeWanted(INFERENCE, "d0")]
     assert told(failed(successor, "d0", C.STREAM, now=LATER)) == [("hold", "d0")]
     assert wanted(successor.step(HealthProbed("d1", GOOD), LATER)) == [ProbeWanted(INFERENCE, "d1", "")]
+    # One failure is no verdict, so a bad check is no more than a missed sweep.
+    assert successor.step(HealthProbed("p0", BAD, "refused"), LATER) == ()
+    assert told(successor.step(HealthProbed("p0", BAD, "refused"), LATER + 1)) == [("ejection", "p0")]
+
+
+def test_a_carried_verdict_is_confirmed_by_one_bad_health_check() -> None:
+    fleet = fleet_of()
+    failed(fleet, "p0", C.OVERLOAD, times=3)
+    successor = handed_over(fleet)
     assert told(successor.step(HealthProbed("p0", BAD, "refused"), LATER)) == [("ejection", "p0")]
+
+
+def test_an_engine_that_is_out_owes_no_check_but_those_of_its_readmission() -> None:
+    fleet = ejected()
+    failed(fleet, "d0", C.TIMEOUT, times=3)
+    assert fleet.step(HealthProbed("d0", GOOD), NOW) == ()
+    assert fleet.standings.verifying() == ()
 
 
 def test_restored_holds_leave_the_last_engine_of_a_leg() -> None:
