@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from math import inf
 from typing import Any
 
 from tests.soak.watch import Poll, TotalsSight
@@ -145,6 +146,40 @@ def _emptied(poll: Poll, out: set[str], event: Event, *, pinned: frozenset[str])
         able = {iid for iid, own in poll.roles.items() if own == role or iid not in pinned}
         if event.iid in able and able <= out:
             yield f"{event.kind} of {event.iid} left nobody for {role}: {event.reason}"
+
+
+# --- no healthy engine is thrown out ----------------------------------------------------------------
+
+AFTERWARDS_S = 15.0
+"""An ejection may come that long after the fault: limits of 3 s, and probes that wait for their turn."""
+
+
+class Spells:
+    """When each engine had a fault on order, by Unix seconds."""
+
+    def __init__(self) -> None:
+        self._spells: dict[str, list[tuple[float, float]]] = {}
+
+    def begin(self, iid: str, at: float) -> None:
+        """A fault more, or the first: the spell is open until it ends."""
+        spells = self._spells.setdefault(iid, [])
+        if not spells or spells[-1][1] != inf:
+            spells.append((at, inf))
+
+    def end(self, iid: str, at: float) -> None:
+        spells = self._spells.get(iid)
+        if spells and spells[-1][1] == inf:
+            spells[-1] = (spells[-1][0], at)
+
+    def cover(self, iid: str, at: float) -> bool:
+        """Whether it was ill then, or shortly before."""
+        return any(begin <= at <= end + AFTERWARDS_S for begin, end in self._spells.get(iid, ()))
+
+
+def ejections_without_cause(events: Iterable[Event], spells: Spells) -> Iterator[str]:
+    for event in events:
+        if event.kind == "ejection" and not spells.cover(event.iid, event.at):
+            yield f"{event.iid} was ejected and had no fault: {event.reason}"
 
 
 # --- totals add up ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from narwhal.sim.text import answer_text, text_prompt
+from tests.soak.script import POISON
 from tests.support.crowd import view
 from tests.support.load import WHOLE, WRONG, judged
 from tests.support.wire import Wire, ask, request_bytes
@@ -79,8 +80,15 @@ class Crew:
             asked += 1
             prompt = f"client {number} of {self._seed} asks its question {asked}: how deep?"
             (way,) = dice.choices(
-                (self._talks, self._leaves_its_head, self._leaves, self._leaves_its_stream, self._errs),
-                weights=(60, 4, 10, 14, 6),
+                (
+                    self._talks,
+                    self._leaves_its_head,
+                    self._leaves,
+                    self._leaves_its_stream,
+                    self._errs,
+                    self._poisons,
+                ),
+                weights=(60, 4, 10, 14, 6, 3),
             )
             await way(dice, prompt)
             await asyncio.sleep(dice.expovariate(2.0))
@@ -149,12 +157,20 @@ class Crew:
 
     async def _errs(self, dice: random.Random, prompt: str) -> None:
         """Its own fault: 400 from the engine, or from the router."""
-        body = dice.choice((TOO_LONG, NOT_A_NUMBER))
+        await self._is_refused(dice.choice((TOO_LONG, NOT_A_NUMBER)), "a bad request")
+
+    async def _poisons(self, dice: random.Random, prompt: str) -> None:
+        """The same body by many clients, over and over."""
+        body = {"prompt": f"a cup of {POISON}", "max_tokens": 4, "stream": dice.random() < 0.5}
+        await self._is_refused(body, "poison")
+
+    async def _is_refused(self, body: Any, what: str) -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 answer = await ask(self._urls[self._preferred], "/v1/completions", body=body)
         except (OSError, EOFError, TimeoutError):
             return
-        self.books.how[f"{answer.status} for a bad request"] += 1
-        if answer.status in (200, 500):
-            self.books.odd.append(f"{answer.status} for a bad request")
+        self.books.how[f"{answer.status} for {what}"] += 1
+        ours = answer.status >= 400 and answer.error["type"] == "internal_error"
+        if answer.status == 200 or ours:
+            self.books.odd.append(f"{answer.status} for {what}: {answer.body[:200]!r}")

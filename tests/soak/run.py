@@ -17,8 +17,9 @@ from tests.soak import checks
 from tests.soak.cluster import SETTLE_S, Cluster, cluster
 from tests.soak.crew import Books, Crew
 from tests.soak.engines import KV_LEASE_S
-from tests.soak.script import Trouble, is_edge, takeovers, troubles
+from tests.soak.script import POISONED, Trouble, is_edge, takeovers, troubles
 from tests.soak.watch import Sights, Watch, journal_rows
+from tests.support.engines import RemoteEngine
 
 HEALTHY_S = 30.0
 QUIET_LOOKS = 20
@@ -62,6 +63,7 @@ class Soak:
         self._ordered: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
         self._healthy_s: float | None = None
+        self._spells = checks.Spells()
 
     def play(self) -> Report:
         began = [rest_of(self._cluster, number) for number in range(2)]
@@ -97,6 +99,8 @@ class Soak:
     def _make_trouble(self) -> None:
         """Orders faults and ends each after its time; at the end all of them."""
         due: dict[int, float] = {}
+        for engine in self._cluster.engines:
+            self._clear(engine)
         for trouble in troubles(self._seed):
             self._pause(trouble.pause_s, due)
             while len(due) >= trouble.at_once and not self._end.is_set():
@@ -106,17 +110,25 @@ class Soak:
             self._order(trouble)
             due[trouble.engine] = time.monotonic() + trouble.lasts_s
         for engine in self._cluster.engines:
-            engine.clear()
+            self._clear(engine)
+
+    def _clear(self, engine: RemoteEngine) -> None:
+        """Sound again, but for who asks for poison."""
+        engine.clear()
+        for order in POISONED:
+            engine.order(**order)
+        self._spells.end(engine.name, time.time())
 
     def _pause(self, seconds: float, due: dict[int, float]) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._end.wait(0.05):
             for number in [one for one, at in due.items() if at <= time.monotonic()]:
-                self._cluster.engines[number].clear()
+                self._clear(self._cluster.engines[number])
                 del due[number]
 
     def _order(self, trouble: Trouble) -> None:
         engine = self._cluster.engines[trouble.engine]
+        self._spells.begin(engine.name, time.time())
         if is_edge(trouble):
             port = urlsplit(self._cluster.engines[trouble.producer].side_url).port
             engine.order("edge", port=port, **trouble.switch.fields)
@@ -191,6 +203,7 @@ class Soak:
         report.breaches += self._trouble
         report.breaches += checks.legs_on_engines_that_were_out(legs, found)
         report.breaches += checks.roles_emptied(sights.polls, events, self._pinned())
+        report.breaches += checks.ejections_without_cause(events, self._spells)
         report.breaches += checks.totals_that_do_not_add_up(sights.totals)
         report.breaches += checks.rows_unlike_totals(rows, sights.totals[-1], self._living_runs(rows))
         report.breaches += books.odd

@@ -6,13 +6,19 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.faults.switches import SWITCHES, Switch
+from tests.faults.switches import DECODE, SWITCHES, Owed, Switch, legs
 from tests.soak.cluster import ENGINES, WAYS
 
 AT_ONCE = 3
 """Engines with a fault at a time; in a storm more."""
 STORM_SHARE = 0.08
 STORM = 6
+SLOW = Switch("tokens ten times slower", DECODE, legs(DECODE, "slow_tokens", factor=10), Owed.KEPT)
+SLOW_S = 14.0
+"""Long enough for drift to be judged."""
+POISON = "hemlock"
+"""Whoever asks for it gets a 500 from every engine, sound or not."""
+POISONED = [{"fault": "status", "leg": leg, "status": 500, "match": POISON} for leg in ("prefill", "decode")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +42,12 @@ def troubles(seed: int) -> Iterator[Trouble]:
     dice = random.Random(f"troubles {seed}")
     while True:
         engine = dice.randrange(ENGINES)
-        switch = dice.choice(SWITCHES)
+        switch = dice.choice([*SWITCHES, SLOW, SLOW])
         yield Trouble(
             pause_s=dice.uniform(0.2, 2.5),
             engine=engine,
             switch=switch,
-            lasts_s=dice.uniform(0.5, 8.0),
+            lasts_s=dice.uniform(0.5, 8.0) if switch is not SLOW else SLOW_S,
             producer=dice.choice([number for number in range(ENGINES) if number != engine]),
             at_once=STORM if dice.random() < STORM_SHARE else AT_ONCE,
         )

@@ -8,6 +8,8 @@ from tests.soak.checks import (
     Event,
     Leg,
     Outage,
+    Spells,
+    ejections_without_cause,
     events_of,
     legs_on_engines_that_were_out,
     outages,
@@ -80,6 +82,18 @@ def test_a_hold_that_becomes_an_ejection_and_ends_is_followed() -> None:
         event(1.5, "hold", "e1", "inference"),
     ]
     assert len(list(roles_emptied(polls, told, frozenset(ROLES)))) == 1
+
+
+def test_an_ejection_of_an_engine_that_had_no_fault_is_seen() -> None:
+    spells = Spells()
+    spells.begin("e0", 10.0)
+    spells.begin("e0", 12.0)
+    spells.end("e0", 20.0)
+    spells.begin("e1", 30.0)
+    fine = [event(at, "ejection", iid) for at, iid in ((11.0, "e0"), (34.0, "e0"), (99.0, "e1"))]
+    assert not list(ejections_without_cause([*fine, event(50.0, "hold", "e0")], spells))
+    for at, iid in ((9.0, "e0"), (36.0, "e0"), (29.0, "e1"), (11.0, "e2")):
+        assert len(list(ejections_without_cause([*fine, event(at, "ejection", iid)], spells))) == 1
 
 
 def totals(**counters: int) -> TotalsSight:
