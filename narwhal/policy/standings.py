@@ -145,13 +145,16 @@ class Standings:
         return tuple(effect for kind in HoldKind for effect in self.end(iid, kind, reason=reason))
 
     def eject(self, iid: str, reason: str, *, now: float) -> Effects:
-        """Out until it is readmitted. For confirmed failures: takes the last engine too."""
+        """Out until it is readmitted. For confirmed failures: takes the last engine too.
+
+        Who is held and could take its part now is not held any longer; the probe that it owes stays owed.
+        """
         if iid not in self.engines or not self._ejections.eject(iid, reason, now=now):
             return NOTHING
         self.version += 1
         self.checks.forget(iid)
         ended = self.free(iid, reason="it is ejected")
-        return (*ended, _told("ejection", iid, reason=reason))
+        return (*ended, _told("ejection", iid, reason=reason), *self._needed_now(now))
 
     def evict(self, iid: str, reason: str, *, now: float) -> Effects:
         """An ejection that drift asks for: never of the last engine of its kind."""
@@ -229,6 +232,14 @@ class Standings:
 
     def _needed(self, iid: str, now: float) -> bool:
         return takes_last(iid, able=self.able, eligible=self.eligible(now))
+
+    def _needed_now(self, now: float) -> Effects:
+        """A hold never takes the last engine, in whatever order the others went."""
+        effects: list[Effect] = []
+        for iid in self._holds.view(now):
+            if self._needed(iid, now):
+                effects += self.free(iid, reason="no other engine can take its part any more")
+        return tuple(effects)
 
     def _withheld(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
         if (iid, kind) in self._spared:

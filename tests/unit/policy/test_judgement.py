@@ -337,6 +337,24 @@ def test_thousands_of_failed_legs_of_one_engine_cost_little_each() -> None:
     assert len(judged) <= 10 * len(fleet.engines)
 
 
+def test_a_hold_ends_when_the_last_other_engine_is_ejected_and_its_probe_is_still_owed() -> None:
+    fleet = fleet_of(pinned="p0 p1 d0 d1")
+    failed(fleet, "p0", C.KV_HANDOFF, times=3)
+    assert not fleet.eligible("p0", NOW)
+    effects = failed(fleet, "p1", C.CONNECTION, times=3)
+    told = [(one.kind, one.fields["iid"]) for one in effects if isinstance(one, Told)]
+    assert told == [("ejection", "p1"), ("hold_ended", "p0")]
+    assert fleet.eligible("p0", NOW) and fleet.can_serve(Leg.PREFILL, NOW)
+    assert ProbeWanted(INFERENCE, "p0") in fleet.tick(NOW + 10.0)
+
+
+def test_a_hold_stays_where_another_engine_can_still_take_the_part() -> None:
+    fleet = fleet_of("p0 p1 p2 d0", pinned="p0 p1 p2 d0")
+    failed(fleet, "p0", C.KV_HANDOFF, times=3)
+    failed(fleet, "p1", C.CONNECTION, times=3)
+    assert not fleet.eligible("p0", NOW)
+
+
 def test_a_quarantine_spares_the_last_engine() -> None:
     fleet = fleet_of("p0 p1", failure_quarantine_s=5.0)
     assert told(failed(fleet, "p0", C.TIMEOUT)) == [("hold", "p0")]

@@ -1,0 +1,88 @@
+"""Whole fleets that fail, and fleets in which one half fails and takes the other half with it, or not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.play import until
+from tests.faults.site import PROBE_EVERY_S, Site, fault_site
+from tests.faults.switches import legs, whole
+from tests.support.load import WHOLE, Got, Load
+
+EVERYBODY = ("e0", "e1", "e2", "e3")
+OUT_S = 20.0
+BACK_S = 2 * PROBE_EVERY_S + 8.0
+FOR_A_WHILE_S = 2.0
+NOBODY_THERE = "503 backend_unavailable"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """New for each test: an engine that floor repair has moved keeps its new role."""
+    with fault_site(tmp_path / "site") as site:
+        asyncio.run(site.heal())
+        yield site
+
+
+async def under_load(site: Site, orders: list[dict[str, Any]], *, on: tuple[str, ...], out: set[str]) -> Load:
+    """Orders, waits until `out` are ejected and a while longer, repairs, waits until all are back."""
+    async with Load(site.router.url, f"few-{time.monotonic_ns()}", rate=24.0, tokens=10) as load:
+        await asyncio.sleep(0.4)
+        for iid in on:
+            for order in orders:
+                await asyncio.to_thread(lambda iid=iid, order=order: site.engine(iid).order(**order))
+        assert await until(lambda: out <= set(ejected(site)), OUT_S), site.out()
+        await asyncio.sleep(FOR_A_WHILE_S)
+        assert set(ejected(site)) == out
+        site.clear()
+        assert await until(lambda: not site.out(), BACK_S), site.out()
+        await asyncio.sleep(0.5)
+    return load
+
+
+def ejected(site: Site) -> list[str]:
+    return [iid for iid, word in site.out().items() if word == "ejected"]
+
+
+def hows(got: list[Got]) -> set[str]:
+    return {one.how for one in got}
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        legs("prefill", "status", status=500) + legs("decode", "status", status=500),
+        whole("refuse"),
+        whole("core_dead"),
+    ],
+    ids=["500", "refuse", "core_dead"],
+)
+def test_a_fleet_of_which_nobody_is_left_refuses_and_comes_back_whole(
+    site: Site, orders: list[dict[str, Any]]
+) -> None:
+    load = asyncio.run(under_load(site, orders, on=EVERYBODY, out=set(EVERYBODY)))
+    assert NOBODY_THERE in hows(load.got)
+    late = [one for one in load.got if one.sent > load.got[-1].ended - 0.4]
+    assert late and hows(late) == {WHOLE}
+    assert site.router.ready()
+
+
+def test_consumers_that_lie_do_not_take_their_sound_producers_with_them(site: Site) -> None:
+    """Every decode of every producer fails: suspicion falls on them too, and must not leave nobody."""
+    load = asyncio.run(under_load(site, legs("decode", "no_done"), on=("e2", "e3"), out={"e2", "e3"}))
+    assert NOBODY_THERE not in hows(load.got)
+    assert len([one for one in load.got if one.how != WHOLE]) <= 12
+
+
+def test_producers_without_kv_do_not_take_their_sound_consumers_with_them(site: Site) -> None:
+    load = asyncio.run(
+        under_load(site, legs("prefill", "handoff", variant="missing"), on=("e0", "e1"), out={"e0", "e1"})
+    )
+    assert NOBODY_THERE not in hows(load.got)
+    assert len([one for one in load.got if one.how != WHOLE]) <= 12
