@@ -46,8 +46,9 @@ def main() -> int:
     options = parser.parse_args()
     alone = list(_chosen(((switch,) for switch in SWITCHES), options.words))
     pairs = [] if options.alone else list(_chosen(PAIRS, options.words))
+    begun = table.preface()
     rows = _played([*alone, *pairs], options.sites)
-    found = table.page(rows[: len(alone)], rows[len(alone) :])
+    found = table.page(begun, alone=rows[: len(alone)], pairs=rows[len(alone) :])
     print(found)
     if options.doc:
         table.write_into(found)

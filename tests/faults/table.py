@@ -86,8 +86,9 @@ def preface() -> list[str]:
     ]
 
 
-def page(alone: Iterable[str], pairs: Iterable[str]) -> str:
-    lines = [*preface(), "", "One fault:", "", *HEAD, *alone]
+def page(begun: Sequence[str], *, alone: Iterable[str], pairs: Iterable[str]) -> str:
+    """`begun`: the preface as it was when the first case began."""
+    lines = [*begun, "", "One fault:", "", *HEAD, *alone]
     pair_rows = list(pairs)
     if pair_rows:
         lines += ["", "Two faults at once, the first on e1, the second on e3:", "", *HEAD, *pair_rows]
