@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from tests.support.engines import EngineProcess, engine_process
 from tests.support.processes import eventually
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.traffic import traffic
+from tests.support.wire import Wire, play
 
 HEALTH = {
     "window_s": 1,
@@ -109,6 +111,31 @@ def test_a_router_that_stood_still_blames_no_engine(tmp_path: Path) -> None:
             time.sleep(1.4)
             os.kill(router.pid, signal.SIGCONT)
             time.sleep(0.6)
+        assert events(router, "probation", "ejection", "hold") == []
+
+
+def test_clients_that_do_not_read_put_no_engine_under_suspicion(tmp_path: Path) -> None:
+    """Their streams stand still, for as many windows as it takes to eject."""
+    body = {"prompt": "x", "max_tokens": 400, "stream": True}
+
+    async def unread() -> None:
+        wires = [await Wire.open(router.url) for _ in range(4)]
+        for wire in wires:
+            await wire.request("POST", "/v1/completions", body=body)
+        for wire in wires:
+            assert (await wire.head()).status == 200
+            wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(5.0)
+        assert not router.idle()
+        for wire in wires:
+            wire.close()
+
+    with fleet(tmp_path, 3) as (engines, router):
+        with traffic(router.url, clients=6, max_tokens=25):
+            eventually(lambda: scored(router, "e1", "e2"), what="every decode engine has a baseline")
+        for engine in engines.engines[1:]:
+            engine.order("huge", bytes=1 << 20, leg="decode")
+        play(unread(), within_s=60.0)
         assert events(router, "probation", "ejection", "hold") == []
 
 
