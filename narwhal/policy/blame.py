@@ -87,11 +87,10 @@ class Blame:
         """Takes the avoided edges of a handoff."""
         self.edges.restore(edges, now)
 
-    def check_invariants(self, now: float) -> None:
+    def check_invariants(self) -> None:
         """Raises InvariantViolation where one of the machines contradicts itself."""
         for machine in (self.edges, self._refusals, self._poison, self._processes):
             machine.check_invariants()
-        self.pressure.check_invariants(now)
 
     # --- legs ------------------------------------------------------------------------------------
 

@@ -258,8 +258,9 @@ class Fleet:
         return self._judgement.state(state, now)
 
     def check_invariants(self) -> None:
-        """Raises InvariantViolation unless the accounts equal the open reservations."""
+        """Raises InvariantViolation where accounts or what is known of blame contradict themselves."""
         self.accounts.check_invariants()
+        self._blame.check_invariants()
 
     # --- inside ----------------------------------------------------------------------------------
 

@@ -46,7 +46,8 @@ class Court:
         effects: tuple[Effect, ...] = ()
         for one in evidence:
             effects = self.blame.step(one, self.now)
-            self.blame.check_invariants(self.now)
+            self.blame.check_invariants()
+            self.blame.pressure.check_invariants(self.now)
         return list(effects)
 
     @property

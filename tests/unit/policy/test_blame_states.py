@@ -1,0 +1,185 @@
+"""Any evidence in any order: nobody is suspected without cause, charged for another, or avoided for ever."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, RequestSuspected, Told
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import (
+    Check,
+    EdgeProbed,
+    Evidence,
+    FailureClass,
+    InferenceProbed,
+    LegAnswered,
+    LegFailed,
+    LegSucceeded,
+    ProbeOutcome,
+    ProcessSeen,
+    Validated,
+)
+from narwhal.model.placement import Demand
+from narwhal.policy.poison import REMEMBERED_S
+from tests.unit.policy.test_judgement import fleet_of
+
+PRODUCERS, CONSUMERS = ("p0", "p1"), ("d0", "d1")
+EVERY_S = 10.0
+FAILURES = (
+    FailureClass.STREAM,
+    FailureClass.INFERENCE_STATUS,
+    FailureClass.CONNECTION,
+    FailureClass.OVERLOAD,
+)
+
+producers, consumers = st.sampled_from(PRODUCERS), st.sampled_from(CONSUMERS)
+anyone = st.sampled_from(PRODUCERS + CONSUMERS)
+outcomes = st.sampled_from(ProbeOutcome)
+requests = st.sampled_from((b"", b"r0", b"r1"))
+
+
+class Blamed(RuleBasedStateMachine):
+    """`failed`: (engine, class) to failures since the engine was last well that no suspected request did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.fleet = fleet_of(" ".join(PRODUCERS + CONSUMERS), readmit_every=10)
+        self.failed: Counter[tuple[str, FailureClass]] = Counter()
+        self.requests: dict[bytes, tuple[float, dict[FailureClass, Counter[str]]]] = {}
+        self.asked_at: dict[tuple[str, str], float] = {}
+        self.was_out: set[str] = set()
+
+    def step(self, evidence: Evidence) -> list[Effect]:
+        served = [leg for leg in (Leg.PREFILL, Leg.DECODE) if self.fleet.can_serve(leg, self.now)]
+        effects = list(self.fleet.step(evidence, self.now))
+        self.note(effects)
+        if not any(isinstance(one, Told) and one.kind == "ejection" for one in effects):
+            assert all(self.fleet.can_serve(leg, self.now) for leg in served), "a suspicion emptied a role"
+        return effects
+
+    def note(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ProbeWanted) and effect.kind is ProbeKind.EDGE:
+                self.asked_at[effect.producer, effect.iid] = self.now
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    @rule(producer=producers, consumer=consumers, failure=st.sampled_from(FAILURES), request=requests)
+    def a_decode_fails(self, producer: str, consumer: str, failure: FailureClass, request: bytes) -> None:
+        if failure is FailureClass.OVERLOAD:
+            request = b""
+        seen = self.remembered(request).setdefault(failure, Counter())
+        effects = self.step(
+            LegFailed(consumer, Leg.DECODE, failure, f"{failure}:x", "x", peer=producer, request=request)
+        )
+        suspected = any(isinstance(one, RequestSuspected) for one in effects)
+        assert suspected is (
+            bool(request) and failure is not FailureClass.OVERLOAD and bool(set(seen) - {consumer})
+        )
+        if not suspected:
+            self.failed[consumer, failure] += 1
+            seen[consumer] += 1
+            return
+        for iid in seen:
+            self.failed[iid, failure] = max(0, self.failed[iid, failure] - seen[iid])
+            seen[iid] = 0
+        seen[consumer] += 0
+
+    def remembered(self, request: bytes) -> dict[FailureClass, Counter[str]]:
+        """Of this request: class to engine to what it was charged for and that was not taken back."""
+        last_at, ways = self.requests.get(request, (self.now, {}))
+        if last_at <= self.now - REMEMBERED_S:
+            ways = {}
+        self.requests[request] = (self.now, ways)
+        return ways
+
+    @rule(producer=producers, consumer=consumers)
+    def three_decodes_fail(self, producer: str, consumer: str) -> None:
+        for _ in range(3):
+            self.a_decode_fails(producer, consumer, FailureClass.INFERENCE_STATUS, b"")
+
+    @rule(producer=producers, consumer=consumers)
+    def a_decode_succeeds(self, producer: str, consumer: str) -> None:
+        self.step(LegSucceeded(consumer, Leg.DECODE, producer))
+        for failure in FAILURES[:3]:
+            del self.failed[consumer, failure]
+
+    @rule(iid=producers, name=st.sampled_from("abc"))
+    def a_prefill_succeeds(self, iid: str, name: str) -> None:
+        self.step(LegSucceeded(iid, Leg.PREFILL, "", name))
+
+    @rule(iid=anyone, status=st.sampled_from((400, 401, 404)), request=requests)
+    def an_engine_refuses(self, iid: str, status: int, request: bytes) -> None:
+        self.step(LegAnswered(iid, Leg.PREFILL, status, request))
+
+    @rule(producer=producers, consumer=consumers, outcome=outcomes)
+    def an_edge_is_probed(self, producer: str, consumer: str, outcome: ProbeOutcome) -> None:
+        self.asked_at[producer, consumer] = self.now
+        self.step(EdgeProbed(producer, consumer, outcome))
+        known = {(edge.producer, edge.consumer): edge for edge in self.fleet.edges(self.now)}
+        edge = known.get((producer, consumer))
+        if outcome is not ProbeOutcome.INCONCLUSIVE:
+            assert (edge is not None and edge.avoided) is (outcome is ProbeOutcome.BAD)
+
+    @rule(iid=anyone, peer=st.sampled_from(("", *PRODUCERS)), outcome=outcomes)
+    def an_engine_is_probed(self, iid: str, peer: str, outcome: ProbeOutcome) -> None:
+        peer = "" if peer == iid else peer
+        effects = self.step(InferenceProbed(iid, outcome, peer, "seen"))
+        self.asked_at[peer, iid] = self.now
+        ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
+        if outcome is not ProbeOutcome.BAD:
+            assert not ejected
+
+    @rule(iid=anyone, start=st.sampled_from((1.0, 2.0)))
+    def a_process_is_seen(self, iid: str, start: float) -> None:
+        self.step(ProcessSeen(iid, start))
+
+    @rule(iid=anyone)
+    def an_engine_passes_its_checks(self, iid: str) -> None:
+        self.step(Validated(iid, (Check("health", "passed"),)))
+
+    @rule(passes=st.integers(1, 30))
+    def time_passes(self, passes: int) -> None:
+        for _ in range(passes):
+            self.now += 1.0
+            self.note(list(self.fleet.tick(self.now)))
+            self.look_at_avoided()
+
+    def look_at_avoided(self) -> None:
+        out = set(self.fleet.standings.ejected())
+        for edge in self.fleet.edges(self.now):
+            ends = {edge.producer, edge.consumer}
+            if not edge.avoided or ends & (out | self.was_out):
+                continue
+            asked_s = self.now - self.asked_at.get((edge.producer, edge.consumer), self.now)
+            assert asked_s <= EVERY_S, f"{edge}: nobody looks again"
+        self.was_out = out
+
+    # --- what always holds -----------------------------------------------------------------------
+
+    @invariant()
+    def streaks_have_their_evidence(self) -> None:
+        for iid, streaks in self.fleet.standing(self.now).failures.items():
+            for failure, count in streaks.items():
+                assert count <= self.failed[iid, FailureClass(failure)], (iid, failure)
+
+    @invariant()
+    def machines_are_sound_and_somebody_serves(self) -> None:
+        self.fleet.check_invariants()
+        for place in (
+            self.fleet.reserve_prefill(Demand(1), self.now),
+            self.fleet.reserve_decode(Demand(1), self.now, producer="p0"),
+        ):
+            assert (place is not None) is bool(self.fleet.available(self.now))
+            if place is not None:
+                assert self.fleet.eligible(place.iid, self.now)
+                self.fleet.release(place, self.now)
+
+
+TestBlamed = Blamed.TestCase
+TestBlamed.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
