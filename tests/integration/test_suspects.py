@@ -158,3 +158,24 @@ def test_the_last_engine_of_a_leg_is_probed_and_not_held(tmp_path: Path) -> None
             assert metric(router, "narwhal_verdicts_detected_total", "e1", "hold") == 1
             assert metric(router, "narwhal_verdicts_enforced_total", "e1", "hold") == 0
             assert ask(router) == [200]
+
+
+def test_the_next_owner_looks_at_once_at_who_is_out_and_not_when_its_turn_comes(tmp_path: Path) -> None:
+    with engine_process(4) as engines, running("redis-server", tmp_path / "redis") as store:
+        url = ("--redis-url", f"redis://127.0.0.1:{store.port}", *LEASE)
+        fleet = fleet_of(engines, readmit_every=1_000_000)
+        # One look is all there is, however loaded this machine is.
+        fleet["engine"] |= {"health_timeout_s": 30.0, "first_token_timeout_s": 30.0}
+        with (
+            router_process(tmp_path / "first", fleet, *url) as first,
+            router_process(tmp_path / "second", fleet, *url, "--standby") as second,
+        ):
+            eventually(lambda: "mirrored" in second.get("/narwhal/handoff"), what="the standby mirrors")
+            engines.engines[3].order("refuse")
+            eventually(lambda: ask(first) and first.state()["ejected"] == ["e3"], what="e3 is out")
+            eventually(lambda: second.get("/narwhal/handoff")["ejected"] == ["e3"], what="mirrored")
+            engines.engines[3].clear()
+            first.process.stop()
+            eventually(second.ready, what="the standby took over")
+            eventually(lambda: second.state()["ejected"] == [], what="it was found well")
+            eventually(lambda: kinds(second, "e3") == ["readmission"], what="the journal tells of it")
