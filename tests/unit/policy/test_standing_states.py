@@ -62,12 +62,14 @@ class Standing(RuleBasedStateMachine):
     # --- what happens ----------------------------------------------------------------------------
 
     def step(self, evidence: Evidence) -> None:
-        served = {leg: self.fleet.can_serve(leg, self.now) for leg in (Leg.PREFILL, Leg.DECODE)}
+        served = self.served()
         effects = self.fleet.step(evidence, self.now)
         self.take(effects)
         if not any(isinstance(one, Told) and one.kind == "ejection" for one in effects):
-            lost = [leg for leg, could in served.items() if could and not self.fleet.can_serve(leg, self.now)]
-            assert not lost, f"{evidence} left no engine for {lost}"
+            assert served <= self.served(), f"{evidence} left a leg without an engine"
+
+    def served(self) -> set[Leg]:
+        return {leg for leg in (Leg.PREFILL, Leg.DECODE) if self.fleet.can_serve(leg, self.now)}
 
     def take(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
@@ -132,6 +134,12 @@ class Standing(RuleBasedStateMachine):
         self.step(Validated(iid, (Check("health", outcome),), conclusive))
         if was_out:
             assert (iid in self.out) is not (conclusive and outcome == "passed")
+
+    @rule(iid=iids)
+    def drift_asks_for_an_ejection(self, iid: str) -> None:
+        served = self.served()
+        self.take(self.fleet.standings.evict(iid, "its tokens come slower", now=self.now))
+        assert served <= self.served(), "a drift verdict took the last engine"
 
     @rule(by_s=st.floats(0.0, 7.0))
     def time_passes(self, by_s: float) -> None:
