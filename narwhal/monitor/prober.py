@@ -5,10 +5,11 @@
 | health | `GET /health` | 200 | anything else | ours |
 | inference | a prefill leg and a decode leg | both well | the suspect's leg | ours, the producer's leg |
 | inference of a producer | the same from it to a consumer | both well | its leg, the pull | ours |
-| edge | the same from producer to consumer | both well | the consumer's leg | ours, the producer's leg |
+| edge | the same from producer to consumer | both well | the pull | ours, the producer's leg |
 | readmission | the checks of failures.md section 7 | all passed | one failed | ours, the peers' legs |
 
-The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure.
+The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure,
+which an edge probe tells as a bad inference probe of it.
 Ours: our loop stood still, the control pool had no connection, the probe was cancelled, the engine knows a
 higher epoch.
 At most one probe of a kind runs on an engine; one more that is wanted meanwhile is not begun.
@@ -108,9 +109,19 @@ class Prober:
         return InferenceProbed(iid, outcome, "" if local else producer, detail, status)
 
     async def _edge(self, probe: ProbeWanted) -> Evidence:
-        async with self._turns.setdefault(probe.iid, asyncio.Lock()):
-            outcome, detail, _ = await judged(self._legs.transfer(probe.producer, probe.iid), probe.iid)
-        return EdgeProbed(probe.producer, probe.iid, outcome, detail)
+        consumer = probe.iid
+        async with self._turns.setdefault(consumer, asyncio.Lock()):
+            outcome, detail, _ = await judged(self._legs.transfer(probe.producer, consumer), consumer)
+            if outcome is ProbeOutcome.BAD and not await self._does_well_alone(consumer):
+                outcome = ProbeOutcome.INCONCLUSIVE
+        return EdgeProbed(probe.producer, consumer, outcome, detail)
+
+    async def _does_well_alone(self, iid: str) -> bool:
+        """What fails without any partner is no pair's matter: it is told as the engine's own."""
+        outcome, detail, status = await judged(self._legs.complete(iid), iid)
+        if outcome is ProbeOutcome.BAD:
+            self._sink.report(InferenceProbed(iid, outcome, "", detail, status))
+        return outcome is ProbeOutcome.GOOD
 
     async def _readmission(self, probe: ProbeWanted) -> Evidence:
         try:

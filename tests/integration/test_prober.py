@@ -277,6 +277,17 @@ async def test_an_edge_is_good_or_bad_and_its_producers_own_failure_is_neither()
         assert (await made.look(ProbeKind.EDGE, "e1", "e0")).outcome is INCONCLUSIVE
 
 
+async def test_a_consumer_that_fails_alone_too_is_told_of_itself_and_not_of_the_pair():
+    async with rig() as made:
+        made.order(1, "status", status=500)
+        made.prober.wanted(ProbeWanted(ProbeKind.EDGE, "e1", "e0"))
+        await until(lambda: made.said(2), "engine and edge are told of")
+        (own,) = made.heard.of(InferenceProbed)
+        (edge,) = made.heard.of(EdgeProbed)
+        assert (own.iid, own.outcome, own.peer, own.status) == ("e1", BAD, "", 500)
+        assert (edge.producer, edge.consumer, edge.outcome) == ("e0", "e1", INCONCLUSIVE)
+
+
 # --- who runs when -----------------------------------------------------------------------------------
 
 

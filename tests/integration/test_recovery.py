@@ -133,7 +133,7 @@ async def test_an_engine_without_traffic_that_dies_is_out_after_two_sweeps():
         assert await router.passes_until(lambda: router.out("e1"), most=20) == 10
         assert [router.serves(iid) for iid in ("e0", "e1", "e2")] == [True, False, True]
         (reason,) = [reason for kind, reason in router.told("ejection")]
-        assert "2 health sweeps in a row missed" in reason
+        assert "2 health checks in a row missed" in reason
 
 
 async def test_a_stopped_core_is_held_at_once_and_out_by_its_probe_with_health_answering_200():
