@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.contenders import Pace, engines, fleet, narwhal, rig
-from tests.bench.lagged import lateness, pieces
+from tests.bench.lagged import EVERY_VARIABLE, lateness, pieces
 from tests.bench.load import Load, Poller, Spread, finish, quantile, start, warm
 from tests.bench.plain_relay import REMOTE_DECODE
 from tests.bench.processes import LOAD_CORE, ROOT, ROUTER_CORE, cpu_s, free_ports, running, wait_http
@@ -243,7 +243,7 @@ def idle_owner(launcher: list[str], *, interval_s: float, seconds: int = 10) -> 
             command = [sys.executable, *launcher, *([str(out)] if launcher[-1].endswith("lagged") else [])]
             command += [f"--port={port}", f"--fleet={path}", f"--state-path={folder / 'state.json'}"]
             command += [f"--redis-url=redis://127.0.0.1:{store}"]
-            env = {"PYTHONPATH": str(ROOT)}
+            env = {"PYTHONPATH": str(ROOT), EVERY_VARIABLE: "0.001"}
             with running(command, core=ROUTER_CORE, log=folder / "router.log", env=env) as process:
                 wait_http(f"http://127.0.0.1:{port}/ready", process)
                 time.sleep(2)
