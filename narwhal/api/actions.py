@@ -21,11 +21,14 @@ from narwhal.api.json_body import parse_object
 from narwhal.errors import BadRequest, RequestError, TooLarge
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.handover import LifecycleView, PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
+from narwhal.model.maintenance import DrainOrder, OrderAnswer, OrderOutcome
 
 BODY_BYTES = 64 * 1024
 """Orders are small."""
 LONGEST_PLEDGE_S = 3600.0
 EPOCHS = 2**53
+DEADLINE_S = 300.0
+"""Of a drain that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class OperatorActions:
 
     yield_lease: Callable[[str | None], Awaitable[YieldAnswer]]
     pledge: Callable[[PledgeQuestion], Awaitable[PledgeAnswer]]
+    drain: Callable[[DrainOrder], Awaitable[OrderAnswer]]
+    readmit: Callable[[DrainOrder], Awaitable[OrderAnswer]]
     lifecycle: Callable[[], LifecycleView]
     cluster: Callable[[], ClusterStatus]
 
@@ -53,11 +58,29 @@ def action_routes(actions: OperatorActions) -> list[Route]:
     async def pledge(body: Mapping[str, Any]) -> Answer:
         return json_answer(200, asdict(await actions.pledge(_question(body))))
 
+    async def drain(body: Mapping[str, Any]) -> Answer:
+        _known(body, {"engines", "wave", "deadline_s"})
+        return _ordered(await actions.drain(_order(body)), actions.lifecycle())
+
+    async def readmit(body: Mapping[str, Any]) -> Answer:
+        _known(body, {"engines", "wave"})
+        return _ordered(await actions.readmit(_order(body)), actions.lifecycle())
+
     return [
+        Route("/narwhal/lifecycle/drain", Ordered(drain), methods=["POST"]),
+        Route("/narwhal/lifecycle/readmit", Ordered(readmit), methods=["POST"]),
         Route("/narwhal/lifecycle", Produced(lifecycle), methods=["GET"]),
         Route("/narwhal/lifecycle/yield", Ordered(yield_lease), methods=["POST"]),
         Route("/narwhal/cluster/pledge", Ordered(pledge), methods=["POST"]),
     ]
+
+
+def _ordered(told: OrderAnswer, view: LifecycleView) -> Answer:
+    """200 tells also where what was done could be lost with this router."""
+    if told.outcome is OrderOutcome.DONE:
+        kept = {"durable": not told.not_durable, "durable_reason": told.not_durable}
+        return json_answer(200, {**lifecycle_document(view), **kept})
+    return refusal(409 if told.outcome is OrderOutcome.REFUSED else 503, told.error, view=view)
 
 
 def refusal(status: int, error: str, *, view: LifecycleView) -> Answer:
@@ -107,6 +130,30 @@ def _successor(body: Mapping[str, Any]) -> str | None:
     if to is not None and not isinstance(to, str):
         raise BadRequest("to must be a router ID or null", param="to")
     return to
+
+
+def _order(body: Mapping[str, Any]) -> DrainOrder:
+    """Types only: what is unsafe to do is refused by whoever knows the fleet."""
+    engines, wave = body.get("engines"), body.get("wave", False)
+    if not isinstance(wave, bool):
+        raise BadRequest("wave must be true or false", param="wave")
+    if wave == (engines is not None):
+        raise BadRequest("name engines or set wave to true, one of them", param="engines")
+    named = [] if engines is None else engines
+    if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
+        raise BadRequest("engines must be a list of engine IDs", param="engines")
+    deadline_s = body.get("deadline_s", DEADLINE_S)
+    if type(deadline_s) not in (int, float):
+        raise BadRequest("deadline_s must be a number", param="deadline_s")
+    return DrainOrder(tuple(dict.fromkeys(named)), wave, _seconds(deadline_s))
+
+
+def _seconds(number: float) -> float:
+    """JSON knows integers that no float can hold."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _question(body: Mapping[str, Any]) -> PledgeQuestion:

@@ -62,6 +62,7 @@ def state_document(view: StateView) -> Document:
         },
         "pinned": sorted(view.pinned),
         **_standing(view.standing),
+        "draining": view.draining,
         "load": {"prefill": view.load.prefill, "decode": view.load.decode},
         "probation": sorted(view.probation),
         "health": {iid: asdict(one) for iid, one in view.health.items()},
@@ -98,9 +99,8 @@ def cluster_document(status: ClusterStatus) -> Document:
 
 
 def lifecycle_document(view: LifecycleView) -> Document:
-    """No engine is drained by this version: every record is that of an `active` engine, no wave is on."""
+    """Waves are not in this version: none is on."""
     control, carried = view.control, view.lifecycle
-    accepts = frozenset(view.accepts_new)
     return {
         **_schema("narwhal.lifecycle"),
         "router": {
@@ -111,24 +111,30 @@ def lifecycle_document(view: LifecycleView) -> Document:
         "engine_restart_policy": carried.get("engine_restart_policy", "individual"),
         "process_starts": carried.get("process_starts", {}),
         "engines": {
-            iid: {
-                "state": "active",
-                "draining": False,
-                "accepts_new": iid in accepts,
-                "ready_to_stop": False,
-                "resident": {"prefill": legs.prefill, "decode": legs.decode},
-                "deadline_at": None,
-                "deadline_in_s": None,
-                "wave_id": None,
-                "old_process_start": None,
-                "new_process_start": None,
-                "checks": [],
-                "error": "",
-            }
+            iid: {**_upkeep(iid, view), "resident": {"prefill": legs.prefill, "decode": legs.decode}}
             for iid, legs in view.resident.items()
         },
         "wave": {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False},
         "error": "",
+    }
+
+
+def _upkeep(iid: str, view: LifecycleView) -> Document:
+    """One engine's record; an active engine may have none."""
+    record = view.records.get(iid, {})
+    state, deadline_at = record.get("state", "active"), record.get("deadline_at")
+    return {
+        "state": state,
+        "draining": state != "active",
+        "accepts_new": iid in view.accepts_new,
+        "ready_to_stop": record.get("ready_to_stop", False),
+        "deadline_at": deadline_at,
+        "deadline_in_s": None if deadline_at is None else round(max(0.0, deadline_at - view.wall), 3),
+        "wave_id": record.get("wave_id"),
+        "old_process_start": record.get("old_process_start"),
+        "new_process_start": record.get("new_process_start"),
+        "checks": record.get("checks", []),
+        "error": record.get("error", ""),
     }
 
 

@@ -34,13 +34,10 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
         STATE: (
             Resting("refused", 0, "predictive admission"),
             Resting("admission.mode", "open", "predictive admission"),
-            Resting("draining", (), "lifecycle"),
         ),
         HANDOFF: (
             Resting("counters.refused", 0, "predictive admission"),
             Resting("lifecycle.wave", None, "lifecycle"),
-            Resting("lifecycle.records", (), "lifecycle"),
-            Resting("lifecycle.process_starts", {}, "lifecycle: identity"),
             Resting("lifecycle.backend_outage", False, "failure handling: outage"),
         ),
         CLUSTER: (),

@@ -60,9 +60,12 @@ class PeerReady:
 @dataclass(frozen=True, slots=True)
 class LifecycleView:
     """The engines' planned maintenance at one instant. `lifecycle` is that part of the handoff document
-    (a standby's: the mirrored one). `accepts_new` names the engines that take new work."""
+    (a standby's: the mirrored one), `records` has its records under the engines' IDs. `accepts_new` names the
+    engines that take new work. `wall`: Unix seconds of the look."""
 
     control: ControlStatus
     lifecycle: Mapping[str, Any]
+    records: Mapping[str, Mapping[str, Any]]
     accepts_new: tuple[str, ...]
     resident: Mapping[str, Resident]
+    wall: float

@@ -60,6 +60,7 @@ class StateView:
     resident: Mapping[str, Resident]
     pinned: tuple[str, ...]
     standing: StandingView
+    draining: tuple[str, ...]
     edges: tuple[EdgeView, ...]
     kv: Mapping[str, HeldKv]
     thresholds: ThresholdSettings

@@ -74,15 +74,15 @@ async def _result(step: Step, iid: str) -> Result | None:
         return None if is_ours(error) else (FAILED, str(error))
 
 
-def automatic_steps(
-    legs: ProbeLegs, *, model: str, peers: Callable[[str], TransferPeers], attestation: Step
+def readmission_steps(
+    legs: ProbeLegs, *, model: str, peers: Callable[[str], TransferPeers], attestation: Step, process: Step
 ) -> tuple[Step, ...]:
-    """What an ejected engine owes. `peers` tells whom it exchanges KV with, at that moment."""
+    """What an engine that is out owes. `peers` tells whom it exchanges KV with, at that moment."""
     return (
         Step(HEALTH, partial(_health, legs)),
         attestation,
         Step(MODEL, partial(_model, legs, model=model)),
-        skipped(PROCESS, "no planned maintenance: the running process is fine"),
+        process,
         Step(GENERATION, partial(_generation, legs)),
         Step(KV_TRANSFER, partial(_kv_transfer, legs, peers=peers)),
         Step(FINAL_HEALTH, partial(_health, legs)),
@@ -98,6 +98,8 @@ def skipped(name: str, why: str) -> Step:
     return Step(name, skip)
 
 
+NO_MAINTENANCE = skipped(PROCESS, "no planned maintenance: the running process is fine")
+"""`process` after an ejection."""
 NO_ATTESTATION = skipped(ATTESTATION, "the fleet has no engine contract")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from narwhal.clock import Clock
 from narwhal.model.cluster_view import ClusterStatus
@@ -72,6 +73,7 @@ class RouterViews:
             resident=readings.fleet.resident(),
             pinned=readings.fleet.pinned(),
             standing=readings.fleet.standing(now),
+            draining=tuple(sorted(readings.fleet.upkeep.drains.out())),
             edges=readings.fleet.edges(now),
             kv=readings.fleet.kv(),
             thresholds=self._config.controller.thresholds,
@@ -88,11 +90,15 @@ class RouterViews:
     def lifecycle(self, handoff: HandoffView | None) -> LifecycleView:
         """`handoff`: the own document or the mirrored one, None while there is neither."""
         now, fleet = self._clock.now(), self._readings.fleet
+        lifecycle = handoff.document.get("lifecycle", {}) if handoff else {}
+        own = handoff is not None and not handoff.mirrored
         return LifecycleView(
             control=self._readings.control.status(now),
-            lifecycle=handoff.document.get("lifecycle", {}) if handoff else {},
-            accepts_new=fleet.available(now),
+            lifecycle=lifecycle,
+            records=fleet.upkeep.rows() if own else _by_engine(lifecycle.get("records")),
+            accepts_new=fleet.available(now) if own else (),
             resident=fleet.resident(),
+            wall=self._clock.wall(),
         )
 
     def sample(self, now: float, lag_s: float) -> GaugeSample:
@@ -154,6 +160,12 @@ class RouterViews:
             serves_prefill=readings.fleet.can_serve(Leg.PREFILL, now),
             serves_decode=readings.fleet.can_serve(Leg.DECODE, now),
         )
+
+
+def _by_engine(records: Any) -> dict[str, Mapping[str, Any]]:
+    """The records of a mirrored document; what cannot be read is left out."""
+    rows = records if isinstance(records, list | tuple) else ()
+    return {str(row.get("engine")): row for row in rows if isinstance(row, Mapping)}
 
 
 def _shifted(decision: RoleDecision, by_s: float) -> RoleDecision:

@@ -195,7 +195,7 @@ class Blame:
             return False
         standings = self._judgement.standings
         others = standings.able.get(Leg.PREFILL, frozenset()) - {iid, peer}
-        return not all(map(standings.is_ejected, others))
+        return not all(map(standings.is_out, others))
 
     def _crossed_well(self, evidence: InferenceProbed, now: float) -> Effects:
         ends = (evidence.peer, evidence.iid) if evidence.peer else (evidence.iid, evidence.consumer)
@@ -225,6 +225,10 @@ class Blame:
     def _validated(self, evidence: Validated, now: float) -> Effects:
         return self._returned(self._judgement.step(evidence, now), now)
 
+    def reinstate(self, iid: str, now: float) -> Effects:
+        """A drained engine passed every check: nothing is held against the process that returns."""
+        return self._returned(self._judgement.reinstate(iid), now)
+
     def _returned(self, effects: Effects, now: float) -> Effects:
         """What was known of an engine that is readmitted was of the time before."""
         for effect in effects:
@@ -244,7 +248,7 @@ class Blame:
 
     def _probes_due(self, now: float) -> Effects:
         """An edge whose end is out waits: a probe could tell nothing of the pair."""
-        is_out = self._judgement.standings.is_ejected
+        is_out = self._judgement.standings.is_out
         return tuple(
             ProbeWanted(ProbeKind.EDGE, edge.consumer, edge.producer)
             for edge in self.edges.due(now)

@@ -1,7 +1,7 @@
 """What a handoff tells of things that have no owner in this version: it goes on to the next owner. Pure.
 
-Lifecycle records are taken as they came and exported so. A machine that comes to own them takes them out of
-`state`.
+What of `lifecycle` nobody owns (waves, outages) is taken as it came and exported so; drains and process
+starts are `narwhal.policy.upkeep`'s, which puts its own over them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,3 @@ class Carried:
         if document is None:
             return FleetState(roles=roles, lifecycle=lifecycle)
         return FleetState(roles=roles, lifecycle={**lifecycle, **document.lifecycle})
-
-    def drain_records(self) -> tuple[str, ...]:
-        """Engines that a lifecycle record names, in its order; what cannot be read is left out."""
-        records = self._document.lifecycle.get("records") if self._document is not None else None
-        return tuple(str(one.get("engine")) for one in records or () if isinstance(one, Mapping))

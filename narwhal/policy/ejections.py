@@ -78,6 +78,10 @@ class Ejections:
         out.valid_at = now
         return True
 
+    def drop(self, iid: str) -> None:
+        """In again by an operator's word. Not out: nothing."""
+        self._out.pop(iid, None)
+
     def any_valid(self) -> bool:
         return any(out.valid_at is not None for out in self._out.values())
 

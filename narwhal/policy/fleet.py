@@ -42,6 +42,7 @@ from narwhal.policy.placement import least_prefill_work
 from narwhal.policy.preference import Preference, without
 from narwhal.policy.roles import EngineSight
 from narwhal.policy.split import ROLE_OF, Split
+from narwhal.policy.upkeep import Upkeep
 
 FIRST_TOKEN_MISSED = "stream:first_token"
 """The way (policy/faults.py) of a leg whose first token did not come in time."""
@@ -58,7 +59,6 @@ class Fleet:
 
     def __init__(self, settings: FleetConfig, profiles: Mapping[str, EngineProfile]) -> None:
         self._specs = {spec.iid: spec for spec in sorted(settings.engines, key=attrgetter("iid"))}
-        self._policy = settings.recovery.engine_restart_policy
         self.split = Split(self._specs.values(), settings.controller)
         self.accounts = Accounts(
             self._specs,
@@ -76,6 +76,12 @@ class Fleet:
         self.standings = self._judgement.standings
         self._blame = Blame(
             self._judgement, settings.recovery, interval_s=settings.controller.monitor_interval_s
+        )
+        self.upkeep = Upkeep(
+            self._specs,
+            standings=self.standings,
+            blame=self._blame,
+            policy=settings.recovery.engine_restart_policy,
         )
         self._preference = Preference(self._blame.edges, self._blame.pressure)
         self.pacing = Pacing(
@@ -228,6 +234,7 @@ class Fleet:
         self.split.risk.restore(document.demand_risk, now)
         notes = self.split.restore(document.engines, document.roles)
         self._permit_roles()
+        self.upkeep.restore(document.lifecycle)
         self._judgement.restore(document, now)
         self._blame.restore(document.edges, now)
         self.accounts.restore_kv(document.kv_ledger, now)
@@ -235,22 +242,13 @@ class Fleet:
             self.standings.require_checks()
         return notes
 
-    def drain_records(self) -> tuple[str, ...]:
-        """Engines of which the handoff holds a drain record that nobody here acts on."""
-        return tuple(iid for iid in self._carried.drain_records() if iid in self._specs)
-
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""
-        lifecycle: dict[str, Any] = {
-            "wave": None,
-            "records": [],
-            "process_starts": {},
-            "backend_outage": False,
-        }
+        lifecycle: dict[str, Any] = {"wave": None, "backend_outage": False}
         state = self._carried.state(roles=self.roles(), lifecycle=lifecycle)
         state = replace(
             state,
-            lifecycle={**state.lifecycle, "engine_restart_policy": self._policy},
+            lifecycle={**state.lifecycle, **self.upkeep.export()},
             demand_risk=self.split.risk.export(now),
             edges=self._blame.export(now),
             kv_ledger=self.accounts.export_kv(now),

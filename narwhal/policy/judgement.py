@@ -114,7 +114,7 @@ class Judgement:
             self._producers.setdefault(iid, {})[evidence.peer] = None
         if failure is FailureClass.TIMEOUT:
             self._unheard.add(iid)
-        if self.standings.is_ejected(iid):
+        if self.standings.is_out(iid):
             return NOTHING
         effects = self._quarantined(evidence, now)
         if verdict is None:
@@ -170,7 +170,7 @@ class Judgement:
         ended = self.standings.end(iid, HoldKind.QUARANTINE, reason="a health check was good")
         if not self.standings.checks.settle(ProbeKind.HEALTH, iid) and not follow:
             return ended
-        if self.standings.is_ejected(iid):
+        if self.standings.is_out(iid):
             return ended
         reason = "legs timed out and /health answers"
         asked = self.standings.checks.ask(
@@ -206,7 +206,7 @@ class Judgement:
         iid = evidence.iid
         failure = FailureClass.OVERLOAD if evidence.streaming else FailureClass.LIVENESS
         verdict = self._breaker.failed(iid, failure)
-        if verdict is None or self.standings.is_ejected(iid):
+        if verdict is None or self.standings.is_out(iid):
             return NOTHING
         reason = f"{self._breaker.count(iid, failure)} health checks in a row missed, last: {evidence.detail}"
         if verdict is Verdict.HEALTH:
@@ -217,12 +217,13 @@ class Judgement:
         iid = evidence.iid
         if not evidence.conclusive or not self.standings.is_ejected(iid):
             return NOTHING
+        if iid in self.standings.drained:
+            # It was drained meanwhile: an operator readmits it.
+            return NOTHING
         failed = next((check for check in evidence.checks if check.outcome == "failed"), None)
         if failed is not None:
             return self.standings.check_failed(iid, failed.name, detail=failed.detail)
-        self._breaker.forget(iid)
-        self._producers.pop(iid, None)
-        self._unheard.discard(iid)
+        self._forget(iid)
         return self.standings.readmit(iid, now)
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
@@ -237,9 +238,14 @@ class Judgement:
         self._unheard.discard(iid)
         return self.standings.end(iid, HoldKind.QUARANTINE, reason="the failure was not its own")
 
+    def reinstate(self, iid: str) -> Effects:
+        """A drained engine serves again: another process, which owes nothing."""
+        self._forget(iid)
+        return self.standings.reinstate(iid)
+
     def suspect(self, iid: str, reason: str, *, now: float, hold: bool = True, consumer: str = "") -> Effects:
         """An inference probe decides. `consumer`: who is to pull its KV in it, "" = as its failures tell."""
-        if iid not in self.standings.engines or self.standings.is_ejected(iid):
+        if iid not in self.standings.engines or self.standings.is_out(iid):
             return NOTHING
         held = self.standings.hold(iid, reason, now=now) if hold else NOTHING
         if consumer:
@@ -266,7 +272,7 @@ class Judgement:
         self.standings.restore(document, now)
         checks = self.standings.checks
         for iid, streaks in self._breaker.streaks().items():
-            if self.standings.is_ejected(iid):
+            if self.standings.is_out(iid):
                 continue
             if FailureClass.TIMEOUT in streaks:
                 self._unheard.add(iid)
@@ -276,6 +282,11 @@ class Judgement:
                 checks.restored(ProbeKind.HEALTH, iid, reason=CARRIED, now=now)
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _forget(self, iid: str) -> None:
+        self._breaker.forget(iid)
+        self._producers.pop(iid, None)
+        self._unheard.discard(iid)
 
     def _prove(self, iid: str, proof: Proof) -> frozenset[FailureClass]:
         cleared = self._breaker.proved(iid, proof)

@@ -4,7 +4,7 @@
 | --- | --- |
 | roll, local prefill work in the interval | drift scoring of that engine pauses |
 | roll, decode observations alone | a sample |
-| roll, ejected | no history; its last streams are no evidence |
+| roll, ejected or drained | no history; its last streams are no evidence |
 | close, verdict probation | told; the penalty weighs on its placement until probation ends, less trials |
 | close, verdict ejection | ejected, unless it is the last engine that can serve a role: then told only |
 """
@@ -79,7 +79,7 @@ class Pacing:
         self._intervals = {iid: one.interval_s for iid, one in told.items()}
         for iid, load in self._loads.items():
             mixed = load.end_interval()
-            if self._standings.is_ejected(iid):
+            if self._standings.is_out(iid):
                 self._drift.forget(iid)
             elif not mixed:
                 if iid in told:

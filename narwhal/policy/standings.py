@@ -36,9 +36,10 @@ class Standings:
         self.engines = tuple(sorted(engines))
         self.able: Mapping[Leg, Set[str]] = {}
         self.version = 0
+        self.drained: frozenset[str] = frozenset()
         self._holds = Holds()
         self._ejections = Ejections(every_s=every_s, together=together)
-        self.checks = Checks(every_s=every_s, is_out=self.is_ejected)
+        self.checks = Checks(every_s=every_s, is_out=self.is_out)
         self._unverified: set[str] = set()
         self._spared: set[tuple[str, HoldKind]] = set()
         """Engines that the guard kept from a hold, told already."""
@@ -53,7 +54,7 @@ class Standings:
             ejected=iid in self._ejections,
             hold=self._holds.on(iid, now),
             unverified=iid in self._unverified,
-            drained=False,
+            drained=iid in self.drained,
         )
 
     def eligible(self, now: float) -> frozenset[str]:
@@ -71,6 +72,10 @@ class Standings:
 
     def is_ejected(self, iid: str) -> bool:
         return iid in self._ejections
+
+    def is_out(self, iid: str) -> bool:
+        """Ejected or drained: nobody uses it, and what it shows meanwhile moves nothing."""
+        return iid in self._ejections or iid in self.drained
 
     def ejected(self) -> tuple[str, ...]:
         """Sorted."""
@@ -99,9 +104,27 @@ class Standings:
         wanted = [ProbeWanted(ProbeKind.HEALTH, iid) for iid in self.unverified()]
         wanted += self.checks.due(now)
         wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in self._ejections.due(now)]
-        return (*ended, *self.returns(now), *wanted)
+        looked_at = [one for one in wanted if one.iid not in self.drained]
+        return (*ended, *self.returns(now), *looked_at)
 
     # --- acts ------------------------------------------------------------------------------------
+
+    def set_drained(self, drained: frozenset[str]) -> Effects:
+        """Who is out by an operator's word, all of them. Who went owes nothing and has no hold any more; an
+        ejection stays and ends with the readmission."""
+        gone, self.drained = sorted(drained - self.drained), drained
+        self.version += 1
+        for iid in gone:
+            self.checks.forget(iid)
+        return tuple(effect for iid in gone for effect in self.free(iid, reason="it is drained"))
+
+    def reinstate(self, iid: str) -> Effects:
+        """A drained engine passed every check of an operator's readmission: no ejection is left either."""
+        self._ejections.drop(iid)
+        self._unverified.discard(iid)
+        self.version += 1
+        reason = "every check passed; it was drained by an operator"
+        return (_told("readmission", iid, reason=reason),)
 
     def require_checks(self) -> None:
         """Every engine owes a good health check before it is used."""
@@ -145,11 +168,11 @@ class Standings:
         return tuple(effect for kind in HoldKind for effect in self.end(iid, kind, reason=reason))
 
     def eject(self, iid: str, reason: str, *, now: float) -> Effects:
-        """Out until it is readmitted. For confirmed failures: takes the last engine too.
+        """Out until it is readmitted. For confirmed failures, also of the last engine. Drained ones are out.
 
         Who is held and could take its part now is not held any longer; the probe that it owes stays owed.
         """
-        if iid not in self.engines or not self._ejections.eject(iid, reason, now=now):
+        if iid not in self.engines or iid in self.drained or not self._ejections.eject(iid, reason, now=now):
             return NOTHING
         self.version += 1
         self.checks.forget(iid)
@@ -231,7 +254,8 @@ class Standings:
     # --- inside ----------------------------------------------------------------------------------
 
     def _needed(self, iid: str, now: float) -> bool:
-        return takes_last(iid, able=self.able, eligible=self.eligible(now))
+        """A leg would lose its last engine by a hold, or there is none to hold: it is drained."""
+        return iid in self.drained or takes_last(iid, able=self.able, eligible=self.eligible(now))
 
     def _needed_now(self, now: float) -> Effects:
         """A hold never takes the last engine, in whatever order the others went."""
@@ -242,7 +266,7 @@ class Standings:
         return tuple(effects)
 
     def _withheld(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
-        if (iid, kind) in self._spared:
+        if (iid, kind) in self._spared or iid in self.drained:
             return NOTHING
         self._spared.add((iid, kind))
         reason = f"no hold, for no other engine can take its part: {reason}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from narwhal.clock import Clock
 from narwhal.engine.attestation import EngineIdentities, sidecar_control
@@ -12,13 +13,21 @@ from narwhal.engine.dialect import make_dialect
 from narwhal.model.settings import FleetConfig
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
+from narwhal.monitor.maintenance import Looking, Maintenance, Ownership
 from narwhal.monitor.probe_legs import Probed, ProbeLegs, StoodStill
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.readmission import ReadmissionStage
-from narwhal.monitor.validation import NO_ATTESTATION, Step, Validation, attested, automatic_steps
+from narwhal.monitor.validation import (
+    NO_ATTESTATION,
+    NO_MAINTENANCE,
+    Step,
+    Validation,
+    attested,
+    readmission_steps,
+)
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import TransferPeers, transfer_peers
-from narwhal.ports import ControlGate, EngineClient
+from narwhal.ports import ControlGate, EngineClient, StatePublisher
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,8 @@ class Probing:
     def __init__(self, config: FleetConfig, parts: ProbingParts) -> None:
         self._config = config
         self._parts = parts
-        self._identities = _identities(config, parts.control)
+        sidecars = sidecar_control(config.engines, config.engine)
+        self._identities = EngineIdentities(config.engines, parts.control, sidecars=sidecars)
         legs = ProbeLegs(
             parts.control,
             make_dialect(config.engine.dialect, config.engine.connector),
@@ -49,11 +59,27 @@ class Probing:
             stood_still_s=parts.stood_still_s,
         )
         attestation = _attestation_step(config, self._identities)
-        steps = automatic_steps(legs, model=config.model, peers=self._peers, attestation=attestation)
-        judge = parts.judge
-        self._prober = Prober(legs, Validation(steps), sink=judge, streaming=self._streaming)
+        self._legs = legs
+        self._steps = partial(
+            readmission_steps, legs, model=config.model, peers=self._peers, attestation=attestation
+        )
+        judge, automatic = parts.judge, Validation(self._steps(process=NO_MAINTENANCE))
+        self._prober = Prober(legs, automatic, sink=judge, streaming=self._streaming)
         self._checks = HealthChecks(legs, sink=judge, streaming=self._streaming)
         judge.prober = self._prober
+
+    def maintenance(self, publisher: StatePublisher) -> Maintenance:
+        """What carries out orders to drain and readmit, and stores them with `publisher`."""
+        config, parts = self._config, self._parts
+        looking = Looking(
+            self._legs,
+            self._identities,
+            attested=config.contract is not None,
+            timeout_s=config.engine.health_timeout_s,
+            steps=lambda process: self._steps(process=process),
+        )
+        ownership = Ownership(parts.gate, publisher, parts.clock)
+        return Maintenance(looking, ownership, fleet=parts.fleet, judge=parts.judge)
 
     def stages(self, *, everyone: Callable[[], bool]) -> tuple[ReadmissionStage, LivenessStage]:
         """`everyone()`: this router has an epoch to teach."""
@@ -78,8 +104,7 @@ class Probing:
         self._parts.judge.tick(self._parts.clock.now())
 
     async def aclose(self) -> None:
-        if self._identities is not None:
-            await self._identities.aclose()
+        await self._identities.aclose()
         await self._parts.control.aclose()
 
     def _streaming(self, iid: str) -> bool:
@@ -91,15 +116,7 @@ class Probing:
         return transfer_peers(iid, fleet.roles(), pinned=set(fleet.pinned()), live=live)
 
 
-def _identities(config: FleetConfig, control: LeanControl) -> EngineIdentities | None:
-    """None: nobody attests anything where there is no contract."""
+def _attestation_step(config: FleetConfig, identities: EngineIdentities) -> Step:
     if config.contract is None:
-        return None
-    sidecars = sidecar_control(config.engines, config.engine)
-    return EngineIdentities(config.engines, control, sidecars=sidecars)
-
-
-def _attestation_step(config: FleetConfig, identities: EngineIdentities | None) -> Step:
-    if identities is None or config.contract is None:
         return NO_ATTESTATION
     return attested(identities, contract=config.contract, timeout_s=config.engine.health_timeout_s)

@@ -127,7 +127,8 @@ class Router:
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
         self.lag = LoopLag(lambda: self.ledger.inflight > 0)
         self.probing = self._made_probing()
-        self.control.when_restoring(self.probing.when_restoring)
+        self.maintenance = self.probing.maintenance(self.control.publisher)
+        self.control.when_restoring(self._when_restoring)
         self.control.when_open(self.probing.when_open)
         gate = MonitoredGate(self.control.gate, self.monitoring)
         self.check = ControlCheck(gate, clock)
@@ -159,6 +160,10 @@ class Router:
         await self.control.aclose()
         await self.client.aclose()
         await self.probing.aclose()
+
+    def _when_restoring(self) -> None:
+        self.maintenance.abandon()
+        self.probing.when_restoring()
 
     async def _engines_pass(self) -> bool:
         """A standby that suspects the owner: its engines answer it, and connections to them are open."""
@@ -209,7 +214,7 @@ class Router:
         stages = (
             ControllerStage(self.fleet, self.judge),
             HealthStage(pacing, self.judge),
-            DrainsStage(self.fleet.drain_records),
+            DrainsStage(self.maintenance),
             RolloverStage(self.ledger.decodes, pacing, interval_s=interval_s),
             *self.probing.stages(everyone=lambda: control.probe_stamp() is not None),
             TelemetryStage(
@@ -263,6 +268,8 @@ class Router:
         actions = OperatorActions(
             yield_lease=self.control.yield_lease,
             pledge=self.control.pledge,
+            drain=self.maintenance.drain,
+            readmit=self.maintenance.readmit,
             lifecycle=lambda: views.lifecycle(self.control.handoff()),
             cluster=views.cluster,
         )

@@ -13,6 +13,7 @@ from narwhal.api.actions import OperatorActions
 from narwhal.api.app import build_app
 from narwhal.api.operator import OperatorViews
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
+from narwhal.model.maintenance import DrainOrder, OrderAnswer, OrderOutcome
 from narwhal.peers.http import IDLE_LIMIT, HttpPeers
 from narwhal.peers.memory import MemoryPeers, Neighbourhood, PeerEnd
 from narwhal.ports import Peers
@@ -43,6 +44,10 @@ async def _unused(to: str | None) -> YieldAnswer:
     return YieldAnswer(YieldOutcome.DONE)
 
 
+async def _no_order(order: DrainOrder) -> OrderAnswer:
+    return OrderAnswer(OrderOutcome.DONE)
+
+
 @asynccontextmanager
 async def over_http(far: Far) -> AsyncIterator[tuple[str, Make]]:
     operator = OperatorViews(
@@ -54,7 +59,12 @@ async def over_http(far: Far) -> AsyncIterator[tuple[str, Make]]:
         metrics=lambda: b"",
     )
     actions = OperatorActions(
-        _unused, far.pledge, lifecycle=lambda: views.LIFECYCLE, cluster=lambda: views.CLUSTER
+        _unused,
+        far.pledge,
+        drain=_no_order,
+        readmit=_no_order,
+        lifecycle=lambda: views.LIFECYCLE,
+        cluster=lambda: views.CLUSTER,
     )
     listener = bind("127.0.0.1", 0)
     server = HttpServer(build_app([], operator, actions=actions, control_key=KEY), listener)

@@ -27,6 +27,7 @@ from narwhal.engine.control import LeanControl
 from narwhal.model.decoding import DecodeSeen
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
+    Check,
     EdgeProbed,
     FailureClass,
     InferenceProbed,
@@ -34,7 +35,9 @@ from narwhal.model.evidence import (
     LegSucceeded,
     ProbeOutcome,
     ProcessSeen,
+    Validated,
 )
+from narwhal.model.maintenance import Captured, WorkLeft
 from narwhal.model.monitoring import GaugeSample
 from narwhal.model.placement import Demand
 from narwhal.model.state_view import HandoffView
@@ -390,15 +393,19 @@ def failing_stages(seen: Seen) -> None:
     def unreadable(now: float, lag_s: float) -> GaugeSample:
         raise ZeroDivisionError("no gauges")
 
-    def unreadable_records() -> tuple[str, ...]:
-        raise ZeroDivisionError("no records")
-
     def unreadable_ownership() -> bool:
         raise ZeroDivisionError("no ownership")
 
     class UnreadableGate(LocalGate):
         def may_admit(self, now: float) -> bool:
             raise ZeroDivisionError("no gate")
+
+    class UnreadableDrains:
+        def look(self, now: float) -> None:
+            raise ZeroDivisionError("no records")
+
+        async def aclose(self) -> None:
+            """Holds nothing."""
 
     class UnwritableJournal(MemoryRecorder):
         def event(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -433,7 +440,7 @@ def failing_stages(seen: Seen) -> None:
         stages = [
             ControllerStage(own.fleet, judge),
             HealthStage(own.fleet.pacing, judge),
-            DrainsStage(unreadable_records),
+            DrainsStage(UnreadableDrains()),
             RolloverStage(UnreadableStreams(), own.fleet.pacing, interval_s=1.0),
             ReadmissionStage(judge, prober),
             liveness,
@@ -487,6 +494,31 @@ def suspects(seen: Seen) -> None:
         own.fleet.step(EdgeProbed(*pair, ProbeOutcome.BAD), now)
         show()
     show_kv(own, show)
+    show_drains(own, show)
+
+
+def show_drains(own: Own, show: Callable[[], None]) -> None:
+    """Two engines are drained, one after another; one comes back twice, the first time in vain."""
+    upkeep = own.fleet.upkeep
+    for number, iid in enumerate(("d0", "p0")):
+        upkeep.drain(iid, deadline_at=1_900_000_000.0 + number)
+        show()
+        upkeep.captured(iid, Captured(10.0 + number, f"0.{number}", f"sha256:{number}"))
+        upkeep.settle(iid, WorkLeft(0, 0, 0, 0, 0))
+        show()
+    for checks in (
+        (Check("health", "failed", "no answer"),),
+        (Check("health", "passed"), Check("process", "failed", "old")),
+        (Check("health", "passed"),),
+    ):
+        upkeep.drains.begin("d0")
+        show()
+        upkeep.validated(Validated("d0", checks), process_start=20.0, now=NOW)
+        show()
+    upkeep.drain("d0", deadline_at=1_900_000_002.0)
+    upkeep.drains.begin("d0")
+    upkeep.validated(Validated("d0", (Check("health", "passed"),)), process_start=21.0, now=NOW)
+    show()
 
 
 def show_kv(own: Own, show: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from narwhal.api.actions import OperatorActions
 from narwhal.api.app import build_app
 from narwhal.api.operator import OperatorViews
 from narwhal.model.handover import PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
+from narwhal.model.maintenance import DrainOrder, OrderAnswer, OrderOutcome
 from narwhal.model.state_view import HandoffView, StateView
 from tests.support import views
 
@@ -47,6 +48,8 @@ class Orders:
         self.answer = YieldAnswer(outcome, error)
         self.yields: list[str | None] = []
         self.questions: list[PledgeQuestion] = []
+        self.told = OrderAnswer(OrderOutcome.DONE)
+        self.orders: list[tuple[str, DrainOrder]] = []
 
     async def yield_lease(self, to: str | None) -> YieldAnswer:
         self.yields.append(to)
@@ -56,11 +59,21 @@ class Orders:
         self.questions.append(question)
         return PledgeAnswer(True, "", question.nonce)
 
+    async def drain(self, order: DrainOrder) -> OrderAnswer:
+        self.orders.append(("drain", order))
+        return self.told
+
+    async def readmit(self, order: DrainOrder) -> OrderAnswer:
+        self.orders.append(("readmit", order))
+        return self.told
+
     @property
     def actions(self) -> OperatorActions:
         return OperatorActions(
             yield_lease=self.yield_lease,
             pledge=self.pledge,
+            drain=self.drain,
+            readmit=self.readmit,
             lifecycle=lambda: views.LIFECYCLE,
             cluster=lambda: views.CLUSTER,
         )
@@ -215,7 +228,8 @@ def test_reading_needs_no_key() -> None:
                 "resident": {"prefill": 0, "decode": 1}, "deadline_at": None, "deadline_in_s": None,
                 "wave_id": None, "old_process_start": None, "new_process_start": None, "checks": [],
                 "error": "",
-            }
+            },
+            "p0": ask("GET", "/narwhal/lifecycle").json()["engines"]["p0"],
         },
         "wave": {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False},
         "error": "",
@@ -271,6 +285,105 @@ def test_a_yield_elsewhere_is_503_and_names_the_owner() -> None:
     assert list(response.json())[:2] == ["error", "owner"]
     assert response.json()["owner"] == {"router_id": "a:1", "url": "http://a:1"}
     assert response.json()["router"] == {"controls_fleet": True, "role": "active", "epoch": 7}
+
+
+DRAIN, READMIT = "/narwhal/lifecycle/drain", "/narwhal/lifecycle/readmit"
+
+
+def test_a_drain_is_ordered_with_its_deadline_and_answered_with_the_lifecycle_document() -> None:
+    orders = Orders()
+    response = order(DRAIN, {"engines": ["e0"], "deadline_s": 5}, orders=orders)
+    assert (response.status_code, response.json()["schema"]) == (200, "narwhal.lifecycle")
+    assert (response.json()["error"], response.json()["durable"]) == ("", True)
+    assert orders.orders == [("drain", DrainOrder(("e0",), deadline_s=5.0))]
+
+
+def test_a_drain_has_300_seconds_unless_it_says_otherwise() -> None:
+    orders = Orders()
+    order(DRAIN, {"engines": ["e0"]}, orders=orders)
+    order(DRAIN, {"wave": True}, orders=orders)
+    order(READMIT, {"engines": ["e0"]}, orders=orders)
+    assert [told for _, told in orders.orders] == [
+        DrainOrder(("e0",), deadline_s=300.0),
+        DrainOrder((), wave=True, deadline_s=300.0),
+        DrainOrder(("e0",), deadline_s=300.0),
+    ]
+
+
+def test_a_drain_that_is_not_durable_says_so_and_why() -> None:
+    orders = Orders()
+    orders.told = OrderAnswer(OrderOutcome.DONE, not_durable="the checkpoint could not be written: disk full")
+    body = order(DRAIN, {"engines": ["e0"]}, orders=orders).json()
+    assert (body["durable"], body["durable_reason"]) == (
+        False,
+        "the checkpoint could not be written: disk full",
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "first"),
+    [(OrderOutcome.REFUSED, 409, ["error"]), (OrderOutcome.UNAVAILABLE, 503, ["error", "owner"])],
+)
+@pytest.mark.parametrize("path", [DRAIN, READMIT])
+def test_an_order_that_is_not_done_has_the_document_and_the_error_first(
+    path: str, outcome: OrderOutcome, status: int, first: list[str]
+) -> None:
+    orders = Orders()
+    orders.told = OrderAnswer(outcome, "e0 stays out")
+    response = order(path, {"engines": ["e0"]}, orders=orders)
+    assert response.status_code == status
+    assert list(response.json())[: len(first)] == first
+    assert response.json()["error"] == "e0 stays out"
+    assert response.json()["engines"]["p0"]["state"] == "drained"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (DRAIN, b"no json"),
+        (DRAIN, {}),
+        (DRAIN, {"engines": "e0"}),
+        (DRAIN, {"engines": [1]}),
+        (DRAIN, {"engines": ["e0"], "wave": True}),
+        (DRAIN, {"engines": ["e0"], "wave": 1}),
+        (DRAIN, {"engines": ["e0"], "deadline_s": "5"}),
+        (DRAIN, {"engines": ["e0"], "deadline_s": True}),
+        (DRAIN, {"engines": ["e0"], "deadline": 5}),
+        (READMIT, {"engines": ["e0"], "deadline_s": 5}),
+    ],
+)
+def test_an_order_of_the_wrong_shape_is_400_with_the_envelope_and_reaches_nobody(
+    path: str, body: Any
+) -> None:
+    orders = Orders()
+    response = order(path, body, orders=orders)
+    assert response.status_code == 400
+    assert error_of(response)["type"] == "invalid_request_error"
+    assert orders.orders == []
+
+
+def test_orders_of_others_are_refused_before_their_body_is_looked_at() -> None:
+    assert order(DRAIN, b"no json", orders=Orders(), client="10.1.2.3").status_code == 403
+    assert order(DRAIN, b"no json", orders=Orders(), key="secret").status_code == 401
+
+
+def test_an_engine_that_is_drained_shows_its_record() -> None:
+    body = order(DRAIN, {"engines": ["e0"]}, orders=Orders()).json()
+    assert body["engines"]["p0"] == {
+        "state": "drained",
+        "draining": True,
+        "accepts_new": False,
+        "ready_to_stop": True,
+        "deadline_at": 1700000300.0,
+        "deadline_in_s": 200.0,
+        "wave_id": None,
+        "old_process_start": 12.5,
+        "new_process_start": None,
+        "checks": [],
+        "error": "",
+        "resident": {"prefill": 0, "decode": 0},
+    }
+    assert (body["engines"]["d0"]["state"], body["engines"]["d0"]["accepts_new"]) == ("active", True)
 
 
 def test_a_pledge_is_asked_and_told() -> None:

@@ -22,7 +22,7 @@ from narwhal.model.evidence import (
 )
 from narwhal.monitor.probe_legs import StoodStill
 from narwhal.monitor.prober import Prober
-from narwhal.monitor.validation import NO_ATTESTATION, Validation, automatic_steps
+from narwhal.monitor.validation import NO_ATTESTATION, NO_MAINTENANCE, Validation, readmission_steps
 from narwhal.policy.readmission import ORDER, TransferPeers
 from narwhal.ports import ControlClient
 from narwhal.sim.engine import SimEngine
@@ -100,8 +100,12 @@ async def rig(
         gate, heard = Gate(), Heard()
         control = LeanControl(engines, connections=connections, connect_timeout_s=1.0, stamp=lambda: "demo/5")
         legs = legs_of(control, gate, budget_s=budget_s, stood_still_s=stood_still_s)
-        steps = automatic_steps(
-            legs, model="simulated", peers=lambda iid: made.peers, attestation=NO_ATTESTATION
+        steps = readmission_steps(
+            legs,
+            model="simulated",
+            peers=lambda iid: made.peers,
+            attestation=NO_ATTESTATION,
+            process=NO_MAINTENANCE,
         )
         prober = Prober(legs, Validation(steps), sink=heard, streaming=lambda iid: iid in made.streaming)
         made = Rig(list(stands), gate, heard, prober, control)

@@ -24,6 +24,7 @@ KEYED = {
     "health",
     "kv",
     "kv_ledger",
+    "process_starts",
 }
 """Fields whose keys are data."""
 

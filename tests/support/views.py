@@ -111,6 +111,7 @@ STATE = StateView(
             "d1": HoldView(HoldKind.QUARANTINE, "a decode leg failed", 2.5),
         },
     ),
+    draining=("p1",),
     edges=(EdgeView("p0", "d0", 3, True, 1.5, "3 failed decodes in a row"),),
     kv={"p0": HeldKv(2, 300, 1), "d0": HeldKv(0, 0, 0)},
     thresholds=controller_settings().thresholds,
@@ -147,7 +148,7 @@ HANDOFF = HandoffView(
         "engines": ["d0", "p0"],
         "roles": {"d0": "decode", "p0": "prefill"},
         "counters": {"served": 3, "offered": 3},
-        "lifecycle": {"engine_restart_policy": "individual"},
+        "lifecycle": {"engine_restart_policy": "individual", "records": [], "process_starts": {}},
     },
     mirrored=False,
 )
@@ -155,6 +156,20 @@ HANDOFF = HandoffView(
 LIFECYCLE = LifecycleView(
     control=OWNING,
     lifecycle={"engine_restart_policy": "individual", "process_starts": {"d0": 12.5}},
+    records={
+        "p0": {
+            "engine": "p0",
+            "state": "drained",
+            "deadline_at": 1700000300.0,
+            "wave_id": None,
+            "old_process_start": 12.5,
+            "new_process_start": None,
+            "checks": [],
+            "error": "",
+            "ready_to_stop": True,
+        }
+    },
     accepts_new=("d0",),
-    resident={"d0": Resident(0, 1)},
+    resident={"d0": Resident(0, 1), "p0": Resident()},
+    wall=1700000100.0,
 )

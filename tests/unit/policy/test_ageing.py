@@ -86,7 +86,7 @@ def test_what_has_no_owner_yet_passes_through_a_router_with_its_time_running() -
     assert (state.ejected, state.streaks) == (("e1",), {"e0": {"timeout": 2}})
     assert state.edges == [{"producer": "e0", "consumer": "e1", "reason": "why", "age_s": 22.0}]
     assert {iid: [row["tokens"] for row in rows] for iid, rows in state.kv_ledger.items()} == {"e0": [100, 7]}
-    assert state.lifecycle["records"] == [{"engine": "e1", "state": "draining"}]
+    assert [(row["engine"], row["state"]) for row in state.lifecycle["records"]] == [("e1", "draining")]
     assert state.lifecycle["newer"] == {"a": 1}
     assert state.lifecycle["engine_restart_policy"] == "individual"
 

@@ -1,0 +1,93 @@
+"""Planned maintenance of engines: the words and records of drains (failures.md section 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from narwhal.model.evidence import Check
+
+
+class DrainState(StrEnum):
+    """Where an engine's maintenance stands. Every state but ACTIVE keeps it out of placement."""
+
+    ACTIVE = "active"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    VALIDATING = "validating"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The process that was drained. `process_start`: Unix seconds; `digest`: of its attestation, "" where
+    the fleet has no engine contract."""
+
+    process_start: float
+    vllm_version: str
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLeft:
+    """What keeps a drained engine from being stopped. `prefill`, `decode`: resident legs of this router;
+    `held_kv`: KV handoffs that nobody has pulled; `running`, `waiting`: the engine's own count, whoever sent
+    the requests."""
+
+    prefill: int
+    decode: int
+    held_kv: int
+    running: int
+    waiting: int
+
+    @property
+    def none(self) -> bool:
+        return not (self.prefill or self.decode or self.held_kv or self.running or self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRecord:
+    """One engine's maintenance. `deadline_at`: Unix seconds, None for an active engine. `captured`: the
+    process before, None until it was read. `error`: why it is blocked, a sentence, else ""."""
+
+    iid: str
+    state: DrainState = DrainState.ACTIVE
+    deadline_at: float | None = None
+    wave_id: str | None = None
+    captured: Captured | None = None
+    new_process_start: float | None = None
+    checks: tuple[Check, ...] = ()
+    error: str = ""
+    ready_to_stop: bool = False
+
+    @property
+    def out(self) -> bool:
+        """The engine takes no new request."""
+        return self.state is not DrainState.ACTIVE
+
+
+class OrderOutcome(StrEnum):
+    """How an order ended: 200, 409 and 503."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderAnswer:
+    """`error`: a sentence, "" when done. `not_durable`: why it could be lost with this router, "" if not."""
+
+    outcome: OrderOutcome
+    error: str = ""
+    not_durable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOrder:
+    """What an operator asks for. `engines` in the order given; `wave`: the whole fleet."""
+
+    engines: tuple[str, ...]
+    wave: bool = False
+    deadline_s: float = 300.0
