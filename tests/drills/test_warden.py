@@ -21,7 +21,7 @@ from tests.support.processes import eventually
 from tests.support.router import Router
 from tests.support.router_stage import TTL_S, Stage, epoch, served, stage
 
-PROMPT_S = 2.0
+PROMPT_S = 3.5
 """Far below the lease's TTL, far above what a handover takes on a loaded machine."""
 
 

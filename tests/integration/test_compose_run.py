@@ -41,7 +41,7 @@ def test_ten_clean_switches_under_load_fail_no_request(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     if done.returncode != 0:
         pytest.fail(f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}", pytrace=False)
