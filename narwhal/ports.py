@@ -244,9 +244,10 @@ class EngineClient(Protocol):
         """
 
     def quiet_s(self, iid: str) -> float:
-        """Seconds since an open decode stream of the engine that has brought output last brought bytes.
+        """Seconds since a decode stream of the engine that has brought output last brought bytes.
 
-        inf: there is no such stream. Looks at every open connection: for when something is amiss.
+        Streams that are open, and such as ended well and whose connection waits for the next request.
+        inf: there is none. Looks at every open connection: for when something is amiss.
         """
 
     async def aclose(self) -> None: ...

@@ -79,8 +79,7 @@ class LeanClient:
 
     def quiet_s(self, iid: str) -> float:
         now = self._loop.time()
-        exchanges = (connection.exchange for connection in self._open if connection.iid == iid)
-        return min((exchange.quiet_s(now) for exchange in exchanges if exchange is not None), default=inf)
+        return min((each.quiet_s(now) for each in self._open if each.iid == iid), default=inf)
 
     async def warm(self, call: EngineCall) -> None:
         """Leaves an idle connection to `call.iid`, if it has none and a seat is free; sends nothing.
@@ -131,6 +130,7 @@ class LeanClient:
                     exchange.detach()
                 exchange = exchange.again()
                 connection = await self._connect(exchange)
+            connection.streamed = exchange.streams
             if connection.exchange is None:
                 self._idle.put(connection)
             else:

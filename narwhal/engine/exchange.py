@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Self, TypeVar
 
 from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, StreamBroken
 from narwhal.ports import EngineCall, EngineReply
@@ -42,6 +42,9 @@ class Exchange(Generic[Result]):
         "_reused", "bucket", "call", "connection", "done", "head", "last_read_at", "loop", "started",
         "total_due", "verbatim",
     )  # fmt: skip
+
+    streams: ClassVar[bool] = False
+    """Its answer is a decode stream."""
 
     def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop) -> None:
         self.call = call

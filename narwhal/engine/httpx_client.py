@@ -31,6 +31,8 @@ class HttpxClient:
     ) -> None:
         self._urls = {spec.iid: spec.url for spec in engines}
         self._legs: set[_Leg] = set()
+        self._last_read: dict[str, float] = {}
+        """Engine ID to when the last stream there that ended well was read last."""
         self._limit = settings.max_response_bytes
         self._stamp = stamp
         self._bearer = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
@@ -49,6 +51,7 @@ class HttpxClient:
         self._legs.add(leg)
         try:
             await self._run(call, leg)
+            self._last_read[leg.iid] = leg.read_at
         finally:
             self._legs.discard(leg)
 
@@ -62,7 +65,8 @@ class HttpxClient:
 
     def quiet_s(self, iid: str) -> float:
         now = asyncio.get_running_loop().time()
-        return min((leg.quiet_s(now) for leg in self._legs if leg.iid == iid), default=inf)
+        ended_s = now - self._last_read.get(iid, -inf)
+        return min(ended_s, *(leg.quiet_s(now) for leg in self._legs if leg.iid == iid), inf)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -122,7 +126,7 @@ class _Leg:
         self.error: EngineError | None = None
         self.iid = call.call.iid
         self._call = call
-        self._read_at = -inf
+        self.read_at = -inf
         self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
         self._may_read = asyncio.Event()
         self._may_read.set()
@@ -152,7 +156,7 @@ class _Leg:
             self._scope.reschedule(0)
 
     def quiet_s(self, now: float) -> float:
-        return now - self._read_at if self._feed.output_seen else inf
+        return now - self.read_at if self._feed.output_seen else inf
 
     # --- the loop ---
 
@@ -184,7 +188,7 @@ class _Leg:
             self._reading = True
             data = await anext(reads, None)
             self._reading = False
-            self._read_at = asyncio.get_running_loop().time()
+            self.read_at = asyncio.get_running_loop().time()
             if data is None:
                 self._feed.end()
             else:

@@ -36,6 +36,8 @@ class DecodeLeg(Exchange[None]):
         "_silence_s", "_verbatim", "paused", "pauses",
     )  # fmt: skip
 
+    streams = True
+
     def __init__(
         self, call: StreamCall, sink: StreamSink, *, loop: asyncio.AbstractEventLoop, limit: int
     ) -> None:

@@ -18,7 +18,7 @@ from tests.support.scripted import END, HEAD, Line, ScriptedEngine, chunk, until
 @pytest.mark.parametrize("raw", [False, True], ids=["events", "verbatim"])
 def test_it_knows_when_a_stream_last_brought_something(kind: Kind, raw: bool) -> None:
     silent_s = 0.4
-    go_on = asyncio.Event()
+    go_on, leave = asyncio.Event(), asyncio.Event()
 
     async def script(line: Line) -> None:
         await line.request()
@@ -28,6 +28,7 @@ def test_it_knows_when_a_stream_last_brought_something(kind: Kind, raw: bool) ->
             go_on.clear()
             await line.say(chunk(data))
         await line.say(END)
+        await leave.wait()
 
     async def scenario(client: EngineClient, engine: ScriptedEngine) -> None:
         sink = Sink(raw=raw)
@@ -45,6 +46,9 @@ def test_it_knows_when_a_stream_last_brought_something(kind: Kind, raw: bool) ->
         assert came_s < silent_s, "the second event began it anew"
         go_on.set()
         await task
-        assert client.quiet_s("e0") == inf
+        ended_s = client.quiet_s("e0")
+        assert ended_s < silent_s, "it has just ended well"
+        await asyncio.sleep(silent_s)
+        assert client.quiet_s("e0") >= ended_s + silent_s / 2
 
     serve(kind, script, scenario)
