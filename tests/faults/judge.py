@@ -33,10 +33,15 @@ def taken_out_at(seen: Seen, iid: str) -> float | None:
 
 def lost_beyond(seen: Seen, iid: str) -> list[Row]:
     """Failed requests that were neither among the first EJECT_AFTER, nor in flight at the last of these, nor
-    in flight when the engine was taken out."""
-    failed = failed_on(seen, iid)
+    in flight when the engine was taken out. None are told of where the router stood still.
+
+    Counted from where the streak began anew: when a leg that was under way there still ended well, or when
+    a pair was blamed, which has an account of its own.
+    """
     out = taken_out_at(seen, iid)
-    if out is None or len(failed) <= EJECT_AFTER:
+    since = _began_anew(seen, iid, out or 0.0)
+    failed = [row for row in failed_on(seen, iid) if ended(row) > since]
+    if out is None or len(failed) <= EJECT_AFTER or seen.stood_still:
         return []
     enough = ended(failed[EJECT_AFTER - 1])
     return [
@@ -44,6 +49,18 @@ def lost_beyond(seen: Seen, iid: str) -> list[Row]:
         for row in failed[EJECT_AFTER:]
         if row["arrived"] > enough + AT_ONCE_S and ended(row) < out - AT_ONCE_S
     ]
+
+
+def _began_anew(seen: Seen, iid: str, before: float) -> float:
+    """Unix seconds of the last good leg there, or of the last edge into it that was avoided; 0.0: none.
+
+    When a prefill ended is not told: it was not before its request came.
+    """
+    blamed = [row["at"] for row in seen.events if row["kind"] == "edge_avoided" and row["iid"] == iid]
+    served = [row for row in seen.rows if row["terminal"] == "served"]
+    decoded = [ended(row) for row in served if row["decode_iid"] == iid]
+    prefilled = [row["arrived"] for row in served if row["prefill_iid"] == iid]
+    return max((at for at in (*blamed, *decoded, *prefilled) if at < before), default=0.0)
 
 
 def dispatched_too_late(seen: Seen, iid: str) -> list[Row]:

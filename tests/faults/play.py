@@ -29,6 +29,8 @@ LINGER_S = 0.8
 BACK_S = 20.0
 TAKES_OUT = ("hold", "ejection")
 POLL_S = 0.05
+STANDSTILL_S = 0.08
+"""A little under a tenth of the shortest limit: from there on a timeout may be the router's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Seen:
     out_s: dict[str, float] = field(default_factory=dict)
     back_s: dict[str, float] = field(default_factory=dict)
     avoided: set[tuple[str, str]] = field(default_factory=set)
+    stood_still: bool = False
+    """The router's own loop did, by its own word: timeouts of that time are held against nobody."""
     served_again: set[str] = field(default_factory=set)
     """Engines with a leg of a served request that came after the repair."""
 
@@ -137,6 +141,7 @@ async def _out(site: Site, seen: Seen, targets: set[str], *, edges: set[tuple[st
         for iid in out:
             seen.out_s.setdefault(iid, time.time() - seen.ordered)
         seen.avoided |= site.avoided()
+        seen.stood_still |= site.router_lag_s() > STANDSTILL_S
         return targets <= {iid for iid, word in out.items() if word == "ejected"} and edges <= seen.avoided
 
     if targets or edges:

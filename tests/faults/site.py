@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 from tests.faults.switches import PREFILL, Switch
 from tests.support.engines import EngineProcess, RemoteEngine, engine_process
 from tests.support.journal_tail import JournalTail
-from tests.support.processes import eventually
+from tests.support.processes import LIVENESS_S, eventually
 from tests.support.router import Router, fleet_document, router_process
 
 HEAL_S = 60.0
@@ -22,7 +23,8 @@ MONITOR_S = 0.25
 READMIT_EVERY = 4
 PROBE_EVERY_S = MONITOR_S * READMIT_EVERY
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
-    "controller": {"monitor_interval_s": MONITOR_S},
+    # Advisory: an engine that floor repair moved would keep its new role in the cases that follow.
+    "controller": {"monitor_interval_s": MONITOR_S, "advisory": True},
     "recovery": {
         "eject_after": EJECT_AFTER,
         "readmit_every": READMIT_EVERY,
@@ -78,6 +80,13 @@ class Site:
     def avoided(self) -> set[tuple[str, str]]:
         """Edges that placement avoids, as (producer, consumer)."""
         return {(row["producer"], row["consumer"]) for row in self.router.state()["edges"] if row["avoided"]}
+
+    def router_lag_s(self) -> float:
+        """Longest delay of the router's loop since its last monitor pass."""
+        with urllib.request.urlopen(f"{self.router.url}/metrics", timeout=LIVENESS_S) as answer:
+            lines = answer.read().decode().splitlines()
+        (told,) = [line for line in lines if line.startswith("narwhal_event_loop_lag_seconds ")]
+        return float(told.split()[1])
 
     def sound(self) -> bool:
         """Nobody is out, owes a probe, has a streak or an edge to avoid; the split is as configured."""

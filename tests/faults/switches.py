@@ -98,13 +98,7 @@ PREFILL_SWITCHES = [
     Switch(
         "KV handoff malformed", PREFILL, legs(PREFILL, "handoff", variant="no_host"), reasons=("kv_handoff",)
     ),
-    Switch(
-        "KV handoff of nobody",
-        PREFILL,
-        legs(PREFILL, "handoff", variant="unknown_engine"),
-        Owed.EDGE,
-        edges=(("e1", "e2"), ("e1", "e3")),
-    ),
+    Switch("KV handoff of nobody", PREFILL, legs(PREFILL, "handoff", variant="unknown_engine")),
     Switch("finish reason abort", PREFILL, legs(PREFILL, "abort")),
     Switch("one byte per packet", PREFILL, legs(PREFILL, "one_byte"), Owed.KEPT, lossless=True),
 ]
