@@ -2,7 +2,7 @@
 
 | class | counts to | verdict at the threshold |
 | --- | --- | --- |
-| connection | eject_after | EJECT |
+| connection | eject_after | EJECT; HOLD and an inference probe if all of them were one request's doing |
 | timeout | eject_after | HEALTH, and an inference probe without a hold once that passed |
 | overload | eject_after | HEALTH |
 | stream, inference_status, kv_handoff | eject_after | HOLD, and an inference probe |
@@ -16,11 +16,14 @@
 | DECODE: a stream reached its terminal marker | connection, inference_status, stream |
 | INFERENCE: both legs of a probe were good | connection, inference_status, kv_handoff, stream |
 
-A streak that stays at or above its threshold gives its verdict again with each further failure.
+A streak that stays at or above its threshold gives its verdict again with each further failure. One
+request's doing: the last `eject_after` connection failures were of one and the same body, which had reached
+the engine each time. What never reached it (refused, DNS, TLS) has no body here.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from types import MappingProxyType
@@ -73,18 +76,29 @@ CLEARED_BY: Mapping[Proof, frozenset[FailureClass]] = MappingProxyType(
 class Breaker:
     """Counts consecutive failures. An engine without a streak has no entry, so good news cost a look-up."""
 
-    __slots__ = ("_streaks", "_thresholds")
+    __slots__ = ("_eject_after", "_lost", "_streaks", "_thresholds")
 
     def __init__(self, *, eject_after: int, liveness_misses: int) -> None:
+        self._eject_after = eject_after
         self._thresholds = dict.fromkeys(FailureClass, eject_after)
         self._thresholds[FailureClass.LIVENESS] = liveness_misses
         self._streaks: dict[str, dict[FailureClass, int]] = {}
+        self._lost: dict[str, deque[bytes]] = {}
+        """Engine ID to the requests behind the newest connection failures of its streak."""
 
-    def failed(self, iid: str, failure: FailureClass) -> Verdict | None:
-        """Counts one failure; the verdict when the streak is long enough."""
+    def failed(self, iid: str, failure: FailureClass, *, request: bytes = b"") -> Verdict | None:
+        """Counts one failure; the verdict when the streak is long enough. `request`: the digest of the body
+        that the engine had got, empty where it got none or nobody knows."""
         streaks = self._streaks.setdefault(iid, {})
         streaks[failure] = streaks.get(failure, 0) + 1
-        return VERDICTS[failure] if streaks[failure] >= self._thresholds[failure] else None
+        if failure is FailureClass.CONNECTION:
+            if streaks[failure] == 1:
+                self._lost.pop(iid, None)
+            self._lost.setdefault(iid, deque(maxlen=self._eject_after)).append(request)
+        if streaks[failure] < self._thresholds[failure]:
+            return None
+        one_requests = failure is FailureClass.CONNECTION and self._is_one_requests(iid)
+        return Verdict.HOLD if one_requests else VERDICTS[failure]
 
     def proved(self, iid: str, proof: Proof) -> frozenset[FailureClass]:
         """Clears what this success clears; the classes that had a streak."""
@@ -98,6 +112,10 @@ class Breaker:
             del self._streaks[iid]
         return cleared
 
+    def _is_one_requests(self, iid: str) -> bool:
+        lost = self._lost[iid]
+        return len(lost) == self._eject_after > 1 and len(set(lost)) == 1 and bool(lost[0])
+
     def take_back(self, iid: str, failure: FailureClass) -> None:
         """One failure was not this engine's after all. Without a streak: nothing happens."""
         streaks = self._streaks.get(iid, {})
@@ -109,6 +127,7 @@ class Breaker:
     def forget(self, iid: str) -> None:
         """Ends every streak of the engine."""
         self._streaks.pop(iid, None)
+        self._lost.pop(iid, None)
 
     def count(self, iid: str, failure: FailureClass) -> int:
         """Failures in a row, 0 without a streak."""
@@ -132,7 +151,7 @@ class Breaker:
 
     def restore(self, streaks: Mapping[str, object], *, engines: Iterable[str]) -> None:
         """Replaces every streak by what a handoff tells; what is no streak of a known class is left out."""
-        self._streaks = {}
+        self._streaks, self._lost = {}, {}
         for iid in engines:
             told = streaks.get(iid)
             counts = {c: told.get(c.value) for c in FailureClass} if isinstance(told, Mapping) else {}

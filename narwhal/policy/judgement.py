@@ -4,6 +4,7 @@
 | --- | --- |
 | LegSucceeded, LegAnswered | clears streaks |
 | LegFailed | counts, quarantines; at the threshold ejects, holds or asks for a health check |
+| the same, connections lost behind one and the same request body | holds and asks for an inference probe |
 | HealthProbed good | clears, ends caution and quarantine; after timeouts an inference probe follows |
 | HealthProbed bad | ejects whom a verdict asked about, unless its streams bring bytes: then `overload` |
 | InferenceProbed good | clears, ends the holds |
@@ -109,7 +110,7 @@ class Judgement:
         iid, failure = evidence.iid, evidence.failure
         if iid not in self.standings.engines:
             return NOTHING
-        verdict = self._breaker.failed(iid, failure)
+        verdict = self._breaker.failed(iid, failure, request=evidence.request)
         if evidence.leg is Leg.DECODE:
             self._producers.setdefault(iid, {})[evidence.peer] = None
         if failure is FailureClass.TIMEOUT:
