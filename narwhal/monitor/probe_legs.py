@@ -25,6 +25,8 @@ PROMPT_TOKENS = 160
 """More than one KV block of any usual size (16 to 128 tokens): a shorter prompt may hand off nothing."""
 ANSWER_TOKENS = 4
 """Finds out a stream that stalls behind its first token, too."""
+BUSY = frozenset({408, 429})
+"""Statuses of back-pressure."""
 _LOWEST_ID, _IDS = 20, 200
 """Token IDs are 20 to 219: every vocabulary has them."""
 
@@ -96,11 +98,11 @@ class ProbeLegs:
 
     async def produce(self, producer: str, consumer: str) -> None:
         """As `transfer`, for the producer's sake: that the consumer failed is the producer's doing if the
-        consumer does well alone, and says nothing otherwise."""
+        consumer does well alone, and says nothing otherwise; nor does a consumer that is busy."""
         try:
             await self.transfer(producer, consumer)
         except EngineError as error:
-            if error.iid == consumer and not is_ours(error):
+            if error.iid == consumer and not is_ours(error) and not is_busy(error):
                 await self.complete(consumer)
                 error.iid = producer
             raise
@@ -152,6 +154,11 @@ def own_request(model: str, *, tokens: int) -> InferenceRequest:
 def is_ours(error: EngineError) -> bool:
     """It tells nothing of the engine: our own pool, our own epoch, our own loop that stood still."""
     return isinstance(error, PoolExhausted | StaleEpoch) or (isinstance(error, EngineTimeout) and error.ours)
+
+
+def is_busy(error: EngineError) -> bool:
+    """It says "later" (408, 429), which is nobody's fault."""
+    return isinstance(error, EngineRefused) and error.status in BUSY
 
 
 async def judged(legs: Awaitable[None], suspect: str) -> tuple[ProbeOutcome, str, int]:

@@ -9,7 +9,7 @@
 | readmission | the checks of failures.md section 7 | all passed | one failed | ours, the peers' legs |
 
 The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure,
-which an edge probe tells as a bad inference probe of it.
+which an edge probe tells as a bad inference probe of it. A consumer that is busy (408, 429) tells nothing.
 Ours: our loop stood still, the control pool had no connection, the probe was cancelled, the engine knows a
 higher epoch.
 At most one probe of a kind runs on an engine; one more that is wanted meanwhile is not begun.
@@ -31,7 +31,7 @@ from narwhal.model.evidence import (
     Validated,
 )
 from narwhal.monitor.beside import Beside
-from narwhal.monitor.probe_legs import ProbeLegs, judged, we_are_cancelled
+from narwhal.monitor.probe_legs import BUSY, ProbeLegs, judged, we_are_cancelled
 from narwhal.monitor.validation import Validation
 from narwhal.ports import EvidenceSink
 
@@ -111,8 +111,9 @@ class Prober:
     async def _edge(self, probe: ProbeWanted) -> Evidence:
         consumer = probe.iid
         async with self._turns.setdefault(consumer, asyncio.Lock()):
-            outcome, detail, _ = await judged(self._legs.transfer(probe.producer, consumer), consumer)
-            if outcome is ProbeOutcome.BAD and not await self._does_well_alone(consumer):
+            outcome, detail, status = await judged(self._legs.transfer(probe.producer, consumer), consumer)
+            told = outcome is ProbeOutcome.BAD
+            if told and (status in BUSY or not await self._does_well_alone(consumer)):
                 outcome = ProbeOutcome.INCONCLUSIVE
         return EdgeProbed(probe.producer, consumer, outcome, detail)
 

@@ -2,9 +2,13 @@
 
 | leg | not preferred | used when |
 | --- | --- | --- |
-| prefill | a producer that no decode candidate can take KV from without an avoided edge | no other is left |
+| prefill | a producer whose every consumer is behind an avoided edge or asked for relief | no other is left |
 | decode | a consumer behind an avoided edge | neither another consumer nor the producer itself can serve |
+| decode | where edges are avoided, a consumer that asked for relief | nor the producer itself can serve |
 | both | an engine that asked for relief (back-pressure) | no other is left |
+
+Relief never funnels: a producer that lost one consumer to a broken edge does not send everything to the one
+that is left and asked for less, as long as another pair, or the producer by itself, can serve.
 """
 
 from __future__ import annotations
@@ -36,22 +40,30 @@ class Preference:
     def producers(self, candidates: Loads, now: float, *, consumers: Iterable[EngineLoad]) -> Loads:
         """Of the `candidates` for a prefill; `consumers`: those for the decode behind it."""
         names = frozenset(load.iid for load in consumers)
-        stuck = {iid for iid, avoided in self._edges.avoided.items() if _all_in(names - {iid}, avoided)}
-        return without(without(candidates, stuck), self._pressure.relieved(now).keys())
+        relieved = self._pressure.relieved(now).keys()
+        stuck = {iid for iid, gone in self._edges.avoided.items() if _all_in(names - {iid}, gone | relieved)}
+        return without(without(candidates, stuck), relieved)
 
     def consumers(self, candidates: Loads, now: float, *, producer: str, local: Loads) -> Loads:
         """Of the `candidates` for a decode of the `producer`'s KV. `local`: the producer itself, if it may
         take the leg, else nobody."""
+        relieved = self._pressure.relieved(now).keys()
         avoided = self._edges.avoided.get(producer, _NONE)
-        clear = tuple([load for load in candidates if load.iid not in avoided])
-        return without(clear or local or candidates, self._pressure.relieved(now).keys())
+        if not avoided:
+            return without(candidates, relieved)
+        clear = _less(candidates, avoided)
+        return _less(clear, relieved) or _less(local, relieved) or clear or local or candidates
 
 
 def without(candidates: Loads, avoid: Set[str]) -> Loads:
     """The candidates less the ones to avoid, or all of them when no other is left."""
     if not avoid:
         return candidates
-    return tuple([load for load in candidates if load.iid not in avoid]) or candidates
+    return _less(candidates, avoid) or candidates
+
+
+def _less(candidates: Loads, avoid: Set[str]) -> Loads:
+    return tuple([load for load in candidates if load.iid not in avoid])
 
 
 def _all_in(names: frozenset[str], avoided: frozenset[str]) -> bool:

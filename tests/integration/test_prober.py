@@ -281,6 +281,28 @@ async def test_an_edge_is_good_or_bad_and_its_producers_own_failure_is_neither()
         assert (await made.look(ProbeKind.EDGE, "e1", "e0")).outcome is INCONCLUSIVE
 
 
+@pytest.mark.parametrize("status", [408, 429])
+async def test_a_busy_consumer_counts_against_neither_the_producer_nor_the_edge(status: int):
+    async with rig() as made:
+        made.order(1, "status", status=status, count=1)
+        assert (await made.look(ProbeKind.EDGE, "e1", "e0")).outcome is INCONCLUSIVE
+        made.order(1, "status", status=status, count=1)
+        made.prober.wanted(ProbeWanted(ProbeKind.INFERENCE, "e0", consumer="e1"))
+        await until(lambda: made.said(2), "the producer is probed")
+        probed = made.heard.evidence[-1]
+        assert (probed.iid, probed.outcome, probed.status) == ("e0", INCONCLUSIVE, 0)
+
+
+async def test_busy_peers_do_not_fail_a_readmission():
+    async with rig() as made:
+        made.peers = TransferPeers(produces_to=("e1",))
+        made.order(1, "status", status=429, count=1)
+        made.prober.wanted(ProbeWanted(ProbeKind.READMISSION, "e0"))
+        await until(lambda: made.said(1), "its checks have run")
+        (validated,) = made.heard.of(Validated)
+        assert not validated.conclusive, "a peer that is busy tells nothing of it"
+
+
 async def test_a_consumer_that_fails_alone_too_is_told_of_itself_and_not_of_the_pair():
     async with rig() as made:
         made.order(1, "status", status=500)

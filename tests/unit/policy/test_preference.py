@@ -130,6 +130,34 @@ def test_decode_engines_are_relieved_too() -> None:
     assert decodes(fleet, "p0") == {"d1"}
 
 
+# --- both at once ---
+
+
+def test_relief_does_not_funnel_a_producers_kv_onto_the_consumer_that_asked_for_less() -> None:
+    fleet = fleet_of("p0", "p1", "d0", "d1")
+    avoid(fleet, "p1 d0")
+    busy(fleet, "d1")
+    assert prefills(fleet) == {"p0"}, "another pair is free"
+    assert decodes(fleet, "p0") == {"d0"}
+    assert decodes(fleet, "p1") == {"p1"}, "its own KV, before it burdens who asked for less"
+    assert decodes(fleet, "p1", avoid=frozenset({"p1"})) == {"d1"}, "before the avoided edge"
+
+
+def test_a_producer_that_asked_for_less_itself_decodes_after_its_consumers() -> None:
+    fleet = fleet_of("p1", "d0", "d1")
+    avoid(fleet, "p1 d0")
+    busy(fleet, "d1")
+    busy(fleet, "p1")
+    assert decodes(fleet, "p1") == {"d1"}
+
+
+def test_without_a_broken_edge_busy_consumers_are_used_before_a_producer_decodes() -> None:
+    fleet = fleet_of("p0", "d0", "d1")
+    busy(fleet, "d0")
+    busy(fleet, "d1")
+    assert decodes(fleet, "p0") == {"d0", "d1"}
+
+
 # --- KV that is held for others ---
 
 
