@@ -38,6 +38,7 @@ from tests.support.router import Router, fleet_document, router_process
 from tests.support.scripted import until
 from tests.support.serving import specs
 from tests.support.settings import engine_settings, fleet_config
+from tests.support.sidecars import CONTRACT, attestation_file, sidecar
 from tests.support.ticking import TickingClock
 
 BUDGET_S = 2.0
@@ -340,3 +341,32 @@ def test_an_operator_drains_restarts_and_readmits_an_engine_and_a_drain_outlives
             eventually(lambda: {"readmission", "readmission_failed"} <= told(router), what="journal rows")
             status, body = post(router, "drain", {"engines": [last.name, "nobody"]})
             assert (status, "nobody is no engine of this fleet" in body["error"]) == (409, True)
+
+
+def test_a_contracted_engine_is_drained_and_readmitted_by_its_attestation(tmp_path: Path):
+    with engine_process(3) as engines:
+        last = engines.engines[2]
+        document = fleet_document(engines.engines, engine_contract=dict(CONTRACT))
+        for row in document["engines"]:
+            row["attestation_url"] = f"{row['url']}/nothing-attests-here"
+        with sidecar(last, attestation_file(tmp_path / "attested"), "--rebind") as attested:
+            document["engines"][2]["attestation_url"] = attested.url
+            with router_process(tmp_path / "router", document) as router:
+                eventually(router.ready, what="the router is ready")
+                status, body = post(router, "drain", {"engines": [last.name]})
+                assert (status, body["error"]) == (200, "")
+                (row,) = router.get("/narwhal/handoff")["lifecycle"]["records"]
+                assert row["attestation_digest"].startswith("sha256:")
+                last.order("restart", down_s=0.1)
+                eventually(
+                    lambda: post(router, "readmit", {"engines": [last.name]})[0] == 200,
+                    what="the sidecar has followed and the engine is readmitted",
+                )
+                checks = router.get("/narwhal/lifecycle")["engines"][last.name]["checks"]
+                assert [check["name"] for check in checks] == CHECKS
+                assert checks[1]["outcome"] == "passed"
+                assert post(router, "drain", {"engines": [last.name]})[0] == 200
+                attested.process.stop()
+                status, body = post(router, "readmit", {"engines": [last.name]})
+                assert status == 409
+                assert "the check attestation failed" in body["error"]
