@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -33,13 +33,15 @@ class ProbeWanted:
     """Look at `iid` now, beside everything else. `producer`: whose KV to pull, "" = its own.
 
     `consumer`: for an inference probe of a suspect producer, the engine that pulls its KV; "" = itself. A
-    decode leg that fails there is the producer's fault only if the consumer does well alone.
+    decode leg that fails there is the producer's fault only if the consumer does well alone. `number`: which
+    asking this is, for whoever matches the answer; it grows; 0 = its answer is not matched.
     """
 
     kind: ProbeKind
     iid: str
     producer: str = ""
     consumer: str = ""
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

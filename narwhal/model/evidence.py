@@ -80,12 +80,14 @@ class HealthProbed:
     """`GET /health` over the control pool, for a verdict of the breaker or a cautious takeover.
 
     `streaming`: the engine's streams made progress in the last `engine.health_timeout_s`, so it is alive.
+    `number`: as in InferenceProbed.
     """
 
     iid: str
     outcome: ProbeOutcome
     detail: str = ""
     streaming: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class InferenceProbed:
     """A prefill leg and a decode leg of our own. `peer`: the producer it pulled from, "" = local.
 
     `status`: that of the answer which failed it, 0 where there was none. `consumer`: who pulled the KV of
-    `iid`, in the probe of a suspect producer.
+    `iid`, in the probe of a suspect producer. `number`: of the asking that it answers (ProbeWanted), 0 where
+    nobody asked: it was seen just now, in a probe of something else.
     """
 
     iid: str
@@ -102,6 +105,7 @@ class InferenceProbed:
     detail: str = ""
     status: int = 0
     consumer: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

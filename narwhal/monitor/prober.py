@@ -96,17 +96,18 @@ class Prober:
     async def _health(self, probe: ProbeWanted) -> Evidence:
         outcome, detail, _ = await judged(self._legs.health(probe.iid), probe.iid)
         streaming = outcome is ProbeOutcome.BAD and self._streaming(probe.iid)
-        return HealthProbed(probe.iid, outcome, detail, streaming)
+        return HealthProbed(probe.iid, outcome, detail, streaming, number=probe.number)
 
     async def _inference(self, probe: ProbeWanted) -> Evidence:
         iid, producer = probe.iid, probe.producer
         if probe.consumer:
             outcome, detail, status = await judged(self._legs.produce(iid, probe.consumer), iid)
-            return InferenceProbed(iid, outcome, "", detail, status, consumer=probe.consumer)
+            return InferenceProbed(iid, outcome, "", detail, status, probe.consumer, number=probe.number)
         local = not producer or producer == iid
         legs = self._legs.local(iid) if local else self._legs.transfer(producer, iid)
         outcome, detail, status = await judged(legs, iid)
-        return InferenceProbed(iid, outcome, "" if local else producer, detail, status)
+        peer = "" if local else producer
+        return InferenceProbed(iid, outcome, peer, detail, status, number=probe.number)
 
     async def _edge(self, probe: ProbeWanted) -> Evidence:
         consumer = probe.iid

@@ -6,6 +6,7 @@
 | a decode behind a KV handoff failed | the pair | the edge is avoided and probed, its ends are not charged |
 | the same, with two consumers | the producer | held and probed; consumers that do well elsewhere go free |
 | 429 and nothing else for 30 s, or 4xx to different requests | the engine | it is held and probed |
+| a probe began before what is owed now, or before its newest evidence | nobody | it is made again at once |
 | a probe across an edge was bad, there are other producers | perhaps the pair | the engine is probed alone |
 | another process start or ID | nobody | every edge that knew the old process is probed |
 | anything else | the engine | as `judgement` says |
@@ -170,6 +171,9 @@ class Blame:
 
     def _inference_probed(self, evidence: InferenceProbed, now: float) -> Effects:
         iid = evidence.iid
+        checks = self._judgement.standings.checks
+        if checks.is_stale(ProbeKind.INFERENCE, evidence):
+            return checks.again(ProbeKind.INFERENCE, iid, now=now)
         busy = evidence.outcome is ProbeOutcome.BAD and evidence.status == _TOO_MANY
         if busy and not self.pressure.probed(iid, now):
             # It is busy, as a sound one may be; the probe is made again, and for ever it cannot be busy.

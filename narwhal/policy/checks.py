@@ -13,16 +13,22 @@
 | owed | due at `now` | owed and asked, due again after its pause: no answer delays, it loses nothing |
 | owed | inconclusive | owed, due after its pause |
 | owed | settled | free |
+| owed | renewed: newer evidence | owed; a good answer to an earlier asking is stale |
+| owed | stale answer | owed and asked at once |
+| free, owed anew | an answer to an asking of a time before | stale, good or bad |
 
+An answer names its asking by number. A bad one to any asking since the check is owed counts: the suspicion
+was not settled in between. An answer that nobody asked for was seen just now, and counts.
 Whether a probe of that kind runs already is for whoever runs them: it drops what is asked twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from narwhal.model.effect import ProbeKind, ProbeWanted
+from narwhal.model.evidence import HealthProbed, InferenceProbed, ProbeOutcome
 
 Wanted = tuple[ProbeWanted, ...]
 
@@ -33,10 +39,13 @@ class Owed:
 
     `consumer`: who is to pull the engine's own KV, for a suspect producer; it goes before `producers`.
     `then_inference`: once a health check passed, an inference probe without a hold is owed too.
+    `since`: the number of the last asking before it was owed; `renewed`: before its newest evidence.
     """
 
     reason: str
     due_at: float
+    since: int
+    renewed: int
     producers: list[str] = field(default_factory=list)
     consumer: str = ""
     then_inference: bool = False
@@ -46,13 +55,14 @@ class Owed:
 class Checks:
     """What is owed, one entry an engine and kind."""
 
-    __slots__ = ("_every_s", "_is_out", "_owed")
+    __slots__ = ("_every_s", "_is_out", "_number", "_owed")
 
     def __init__(self, *, every_s: float, is_out: Callable[[str], bool]) -> None:
         """`every_s`: pause between inference probes of one engine. `is_out`: an ejected engine takes no part
         in the probe of another."""
         self._every_s = every_s
         self._is_out = is_out
+        self._number = 0
         self._owed: dict[ProbeKind, dict[str, Owed]] = {ProbeKind.HEALTH: {}, ProbeKind.INFERENCE: {}}
 
     # --- what is ---------------------------------------------------------------------------------
@@ -79,20 +89,22 @@ class Checks:
         """Owes a check, and asks for it at once unless it is owed already."""
         new = iid not in self._owed[kind]
         owed = self._owe(kind, iid, reason=reason, now=now)
-        _add(owed, producers)
+        if _add(owed, producers):
+            owed.renewed = self._number
         return self._asked(kind, iid, owed=owed, now=now) if new else ()
 
     def ask_across(self, iid: str, *, reason: str, consumer: str, now: float) -> Wanted:
         """As `ask`, for an inference probe of a suspect producer: `consumer` is to pull its KV."""
         new = iid not in self._owed[ProbeKind.INFERENCE]
         owed = self._owe(ProbeKind.INFERENCE, iid, reason=reason, now=now)
-        owed.consumer = owed.consumer or consumer
+        if not owed.consumer:
+            owed.consumer, owed.renewed = consumer, self._number
         return self._asked(ProbeKind.INFERENCE, iid, owed=owed, now=now) if new else ()
 
     def ask_alone(self, iid: str, *, reason: str, now: float) -> Wanted:
         """Asks at once for an inference probe of the engine by itself, whatever was owed."""
         owed = self._owe(ProbeKind.INFERENCE, iid, reason=reason, now=now)
-        owed.producers, owed.consumer = [""], ""
+        owed.producers, owed.consumer, owed.renewed = [""], "", self._number
         return self._asked(ProbeKind.INFERENCE, iid, owed=owed, now=now)
 
     def restored(
@@ -107,6 +119,17 @@ class Checks:
         if owed is not None:
             owed.then_inference = True
 
+    def renew(self, kind: ProbeKind, iid: str) -> None:
+        """There is new evidence: a good answer to what was asked before does not settle it."""
+        owed = self._owed[kind].get(iid)
+        if owed is not None:
+            owed.renewed = self._number
+
+    def again(self, kind: ProbeKind, iid: str, *, now: float) -> Wanted:
+        """Asks at once for what is owed; nothing where nothing is."""
+        owed = self._owed[kind].get(iid)
+        return self._asked(kind, iid, owed=owed, now=now) if owed is not None else ()
+
     def due(self, now: float) -> Wanted:
         """What is to be asked at `now`, health first, by ID; each is due again after its pause."""
         due = [
@@ -120,6 +143,16 @@ class Checks:
         )
 
     # --- answers ---------------------------------------------------------------------------------
+
+    def is_stale(self, kind: ProbeKind, evidence: HealthProbed | InferenceProbed) -> bool:
+        """The answer is to an asking before what is owed now, or nothing is owed any more."""
+        if not evidence.number or evidence.outcome is ProbeOutcome.INCONCLUSIVE:
+            return False
+        owed = self._owed[kind].get(evidence.iid)
+        if owed is None:
+            return True
+        bad = evidence.outcome is ProbeOutcome.BAD
+        return evidence.number <= (owed.since if bad else owed.renewed)
 
     def settle(self, kind: ProbeKind, iid: str) -> bool:
         """The answer has come. True: an inference probe is to follow."""
@@ -143,13 +176,14 @@ class Checks:
     # --- inside ----------------------------------------------------------------------------------
 
     def _owe(self, kind: ProbeKind, iid: str, *, reason: str, now: float) -> Owed:
-        return self._owed[kind].setdefault(iid, Owed(reason, now))
+        return self._owed[kind].setdefault(iid, Owed(reason, now, self._number, self._number))
 
     def _asked(self, kind: ProbeKind, iid: str, *, owed: Owed, now: float) -> Wanted:
         owed.due_at = now + self._pause_s(kind)
         wanted = self._wanted(kind, iid, owed=owed)
         owed.turn += 1
-        return (wanted,)
+        self._number += 1
+        return (replace(wanted, number=self._number),)
 
     def _wanted(self, kind: ProbeKind, iid: str, *, owed: Owed) -> ProbeWanted:
         """Producers that failed the suspect take turns; one that is out does not."""
@@ -162,6 +196,8 @@ class Checks:
         return self._every_s if kind is ProbeKind.INFERENCE else 0.0
 
 
-def _add(owed: Owed, producers: Iterable[str]) -> None:
-    """Each once, in the order in which they failed."""
-    owed.producers.extend(one for one in dict.fromkeys(producers) if one not in owed.producers)
+def _add(owed: Owed, producers: Iterable[str]) -> bool:
+    """Each once, in the order in which they failed. False: all were there."""
+    new = [one for one in dict.fromkeys(producers) if one not in owed.producers]
+    owed.producers.extend(new)
+    return bool(new)

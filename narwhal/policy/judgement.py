@@ -11,6 +11,7 @@
 | InferenceProbed bad | ejects |
 | LivenessSwept good | as a good health check |
 | LivenessSwept bad | one miss, or `overload` while its streams bring bytes; at the threshold ejects |
+| HealthProbed, to what is owed no longer | nothing: what is owed now is asked at once |
 | any of a probe, inconclusive | nothing: what is owed is asked again |
 | Validated | readmits, or keeps the name of the check that failed |
 
@@ -147,6 +148,8 @@ class Judgement:
 
     def _health_probed(self, evidence: HealthProbed, now: float) -> Effects:
         iid = evidence.iid
+        if self.standings.checks.is_stale(ProbeKind.HEALTH, evidence):
+            return self.standings.checks.again(ProbeKind.HEALTH, iid, now=now)
         if evidence.outcome is ProbeOutcome.GOOD:
             return self._healthy(iid, now)
         if evidence.outcome is ProbeOutcome.INCONCLUSIVE:
@@ -186,7 +189,10 @@ class Judgement:
             return NOTHING
         if evidence.outcome is ProbeOutcome.BAD:
             across = f" across {evidence.peer}" if evidence.peer else ""
-            why = standings.checks.reason(ProbeKind.INFERENCE, iid) or "another reason that is over"
+            why = (
+                standings.checks.reason(ProbeKind.INFERENCE, iid)
+                or "nothing of its own: it was met on the way"
+            )
             reason = f"an inference probe{across} failed: {evidence.detail}; asked for {why}"
             return standings.eject(iid, reason, now=now)
         standings.checks.settle(ProbeKind.INFERENCE, iid)
@@ -216,10 +222,8 @@ class Judgement:
 
     def _validated(self, evidence: Validated, now: float) -> Effects:
         iid = evidence.iid
-        if not evidence.conclusive or not self.standings.is_ejected(iid):
-            return NOTHING
-        if iid in self.standings.drained:
-            # It was drained meanwhile: an operator readmits it.
+        # Drained meanwhile: an operator readmits it.
+        if iid in self.standings.drained or not evidence.conclusive or not self.standings.is_ejected(iid):
             return NOTHING
         failed = next((check for check in evidence.checks if check.outcome == "failed"), None)
         if failed is not None:
@@ -235,8 +239,7 @@ class Judgement:
             self._breaker.take_back(iid, failure)
         if times <= 0 or self._breaker.suspects(iid):
             return NOTHING
-        self._producers.pop(iid, None)
-        self._unheard.discard(iid)
+        self._forget(iid)
         return self.standings.end(iid, HoldKind.QUARANTINE, reason="the failure was not its own")
 
     def reinstate(self, iid: str) -> Effects:

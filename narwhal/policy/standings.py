@@ -98,8 +98,7 @@ class Standings:
     def tick(self, now: float) -> Effects:
         """What time brings: quarantines that ended, probes that are due."""
         ended = [
-            self._ended(iid, HoldKind.QUARANTINE, reason="its time is over")
-            for iid in self._holds.expired(now)
+            _ended(iid, HoldKind.QUARANTINE, reason="its time is over") for iid in self._holds.expired(now)
         ]
         wanted = [ProbeWanted(ProbeKind.HEALTH, iid) for iid in self.unverified()]
         wanted += self.checks.due(now)
@@ -152,6 +151,8 @@ class Standings:
             return self._withheld(iid, HoldKind.INFERENCE, reason=reason)
         if not self._holds.hold(iid, reason):
             return NOTHING
+        # A probe that is under way began before there was reason for this.
+        self.checks.renew(ProbeKind.INFERENCE, iid)
         self.version += 1
         return (_told("hold", iid, reason=reason, hold=HoldKind.INFERENCE.value),)
 
@@ -161,7 +162,7 @@ class Standings:
         if not self._holds.end(iid, kind):
             return NOTHING
         self.version += 1
-        return (self._ended(iid, kind, reason=reason),)
+        return (_ended(iid, kind, reason=reason),)
 
     def free(self, iid: str, *, reason: str) -> Effects:
         """Ends every hold early."""
@@ -272,9 +273,10 @@ class Standings:
         reason = f"no hold, for no other engine can take its part: {reason}"
         return (_told("hold", iid, reason=reason, enforced=False, hold=kind.value),)
 
-    def _ended(self, iid: str, kind: HoldKind, *, reason: str) -> Told:
-        return _told("hold_ended", iid, reason=reason, hold=kind.value)
-
 
 def _told(kind: str, iid: str, *, reason: str, enforced: bool = True, **fields: str) -> Told:
     return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": enforced}, enforced)
+
+
+def _ended(iid: str, kind: HoldKind, *, reason: str) -> Told:
+    return _told("hold_ended", iid, reason=reason, hold=kind.value)
