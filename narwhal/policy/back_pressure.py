@@ -9,6 +9,7 @@
 | saturated since S | `eject_after` times 429, the last 30 s after S or later | suspected, each time |
 | saturated since S, but not so far | an inference probe is answered 429 | counts, and tells nothing else |
 | saturated | any other answer; a good inference probe | not saturated |
+| saturated | nothing for longer than it asked, or than probes pause, and 5 s | not saturated: nobody knows |
 
 A relieved engine is chosen only when no other can take the leg: that is how its share is lowered. No answer
 at all (no connection, no reply in time) says nothing about saturation.
@@ -28,6 +29,8 @@ ASKED_S = 1.0
 MOST_ASKED_S = 60.0
 SATURATED_S = 30.0
 """Back-pressure without any other answer for so long is a fault."""
+GRACE_S = 5.0
+"""Seconds beyond what it asked for, or the pause of probes, after which the next 429 is a first one."""
 TOO_MANY = "overload:429"
 """The end of the way of what was answered 429: a leg, a token count."""
 _SILENT = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
@@ -35,17 +38,22 @@ _SILENT = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
 
 @dataclass(slots=True)
 class _Saturation:
+    """`until`: a 429 later than that is no more of the same."""
+
     since: float
+    until: float
     answers: int = 0
 
 
 class BackPressure:
     """Who is relieved, and who says nothing but 429."""
 
-    __slots__ = ("_eject_after", "_relieved", "_saturated")
+    __slots__ = ("_eject_after", "_every_s", "_relieved", "_saturated")
 
-    def __init__(self, *, eject_after: int) -> None:
+    def __init__(self, *, eject_after: int, every_s: float) -> None:
+        """`every_s`: pause between two inference probes of one engine: one that is held gets nothing else."""
         self._eject_after = eject_after
+        self._every_s = every_s
         self._relieved: dict[str, float] = {}
         self._saturated: dict[str, _Saturation] = {}
 
@@ -70,7 +78,11 @@ class BackPressure:
 
     def _count(self, iid: str, now: float) -> _Saturation | None:
         """One more 429; the saturation once it is a fault."""
-        saturation = self._saturated.setdefault(iid, _Saturation(now))
+        saturation = self._saturated.get(iid)
+        if saturation is None or now > saturation.until:
+            saturation = self._saturated[iid] = _Saturation(now, now)
+        asked_s = self._relieved.get(iid, now) - now
+        saturation.until = max(saturation.until, now + max(asked_s, self._every_s) + GRACE_S)
         saturation.answers += 1
         lasted = saturation.answers >= self._eject_after and now - saturation.since >= SATURATED_S
         return saturation if lasted else None
@@ -88,6 +100,11 @@ class BackPressure:
     def forget(self, iid: str) -> None:
         """It begins anew, after a good inference probe or a readmission."""
         self._saturated.pop(iid, None)
+
+    def clear(self) -> None:
+        """Another ownership begins."""
+        self._relieved.clear()
+        self._saturated.clear()
 
     @property
     def idle(self) -> bool:

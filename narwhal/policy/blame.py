@@ -54,13 +54,12 @@ class Blame:
     def __init__(self, judgement: Judgement, settings: RecoverySettings, *, interval_s: float) -> None:
         """`interval_s`: seconds between monitor passes."""
         engines, eject_after = judgement.standings.engines, settings.eject_after
-        self.edges = Edges(engines, eject_after=eject_after, every_s=settings.readmit_every * interval_s)
-        self.pressure = BackPressure(eject_after=eject_after)
+        every_s = settings.readmit_every * interval_s
+        self.edges = Edges(engines, eject_after=eject_after, every_s=every_s)
+        self.pressure = BackPressure(eject_after=eject_after, every_s=every_s)
         self._judgement = judgement
-        self._refusals = Refusals(eject_after=eject_after)
-        self._poison = Poison()
-        self._processes = Processes()
-        self._looked_at: dict[str, float] = {}
+        self._eject_after = eject_after
+        self._begin_anew()
         self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
             LegFailed: self._failed,
             LegAnswered: self._answered,
@@ -85,8 +84,16 @@ class Blame:
         return self.edges.export(now)
 
     def restore(self, edges: object, now: float) -> None:
-        """Takes the avoided edges of a handoff."""
+        """Takes the avoided edges of a handoff. The rest is evidence of an earlier ownership: it is gone."""
         self.edges.restore(edges, now)
+        self.pressure.clear()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._refusals = Refusals(eject_after=self._eject_after)
+        self._poison = Poison()
+        self._processes = Processes()
+        self._looked_at: dict[str, float] = {}
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation where one of the machines contradicts itself."""

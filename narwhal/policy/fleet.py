@@ -237,6 +237,7 @@ class Fleet:
         self.upkeep.restore(document.lifecycle)
         self._judgement.restore(document, now)
         self._blame.restore(document.edges, now)
+        self.pacing.begin_anew(now)
         self.accounts.restore_kv(document.kv_ledger, now)
         if cautious:
             self.standings.require_checks()

@@ -7,6 +7,7 @@
 | the same, connections lost behind one and the same request body | holds and asks for an inference probe |
 | HealthProbed good | clears, ends caution and quarantine; after timeouts an inference probe follows |
 | HealthProbed bad | ejects whom a verdict asked about, unless its streams bring bytes: then `overload` |
+| the same, of a suspect carried over with less than a verdict | as a sweep that missed, every pass |
 | InferenceProbed good | clears, ends the holds |
 | InferenceProbed bad | ejects |
 | LivenessSwept good | as a good health check |

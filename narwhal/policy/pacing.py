@@ -6,6 +6,7 @@
 | roll, decode observations alone | a sample |
 | roll, ejected or drained | no history; its last streams are no evidence |
 | close, verdict probation | told; the penalty weighs on its placement until probation ends, less trials |
+| begin anew (another ownership) | no history of anybody |
 | close, verdict ejection | ejected, unless it is the last engine that can serve a role: then told only |
 """
 
@@ -93,6 +94,13 @@ class Pacing:
         effects = [effect for verdict in self._drift.close(now) for effect in self._enforce(verdict, now)]
         self._weigh(now)
         return tuple(effects)
+
+    def begin_anew(self, now: float) -> None:
+        """Another ownership begins: what engines showed before is forgotten, counts stay."""
+        for iid in self._loads:
+            self._drift.forget(iid)
+        self._intervals = {}
+        self._weigh(now)
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation where an account contradicts itself."""

@@ -37,6 +37,7 @@ class Split:
         self.pinned = tuple(iid for iid, spec in self._specs.items() if spec.pin)
         self.moves = 0
         self.risk = DemandRisk()
+        self._settings = settings
         self.role_control = RoleControl(settings)
 
     def able(self) -> Mapping[Leg, frozenset[str]]:
@@ -51,8 +52,11 @@ class Split:
     def restore(self, engines: Sequence[str], roles: Mapping[str, str]) -> tuple[str, ...]:
         """Takes the roles of unpinned engines; sentences for the log, empty when they were taken.
 
-        With another engine set the configured split stays (cluster.md section 7).
+        With another engine set the configured split stays (cluster.md section 7). Decisions of an earlier
+        ownership are gone (section 6).
         """
+        self.role_control = RoleControl(self._settings)
+        self.moves = 0
         if set(engines) != set(self._specs):
             self.roles = {iid: spec.role for iid, spec in self._specs.items()}
             return (f"the handoff is for engines {', '.join(engines)}: roles stay as configured",)

@@ -24,7 +24,7 @@ def fails(failure: FailureClass) -> LegFailed:
 
 
 def machine(eject_after: int = 3) -> BackPressure:
-    return BackPressure(eject_after=eject_after)
+    return BackPressure(eject_after=eject_after, every_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,7 @@ def test_nothing_but_429_for_30_s_is_a_fault() -> None:
 def test_a_token_count_that_is_answered_429_is_no_other_answer() -> None:
     pressure = machine(2)
     pressure.failed(asks(), NOW)
+    pressure.failed(asks(way="tokenize:overload:429"), NOW + 15)
     assert pressure.failed(asks(way="tokenize:overload:429"), NOW + 30) != ""
 
 
@@ -100,6 +101,7 @@ def test_any_other_answer_between_begins_anew(failure: FailureClass) -> None:
 def test_no_answer_at_all_between_changes_nothing(failure: FailureClass) -> None:
     pressure = machine(1)
     pressure.failed(asks(), NOW)
+    pressure.failed(asks(), NOW + 15)
     pressure.failed(fails(failure), NOW + 29)
     assert pressure.failed(asks(), NOW + 30) != ""
 
@@ -129,8 +131,21 @@ def test_a_probe_answered_429_counts_and_is_a_fault_only_after_30_s_of_them() ->
     assert not pressure.probed("e0", NOW + SATURATED_S + 1)
 
 
-def test_few_429_are_no_fault_however_long_ago_the_first_was() -> None:
+def test_an_old_429_and_a_burst_are_no_30_s_of_nothing_else() -> None:
     pressure = machine()
     pressure.failed(asks(), NOW)
-    assert not pressure.probed("e0", NOW + 100)
-    assert pressure.probed("e0", NOW + 101)
+    assert [pressure.failed(asks(), NOW + after_s) for after_s in (600, 600.1, 600.2)] == [""] * 3
+    assert not pressure.probed("e0", NOW + 601)
+    assert not pressure.probed("e0", NOW + 611)
+    assert not pressure.probed("e0", NOW + 621)
+    assert pressure.probed("e0", NOW + 631)
+
+
+@pytest.mark.parametrize(("asked_s", "pause_s"), [(None, 15.0), (40.0, 45.0), (500.0, 65.0)])
+def test_it_is_nothing_but_429_only_while_they_come(asked_s: float | None, pause_s: float) -> None:
+    """As long as it asked or as probes pause, and 5 s."""
+    pressure, late = machine(1), machine(1)
+    for times in range(3):
+        pressure.failed(asks(asked_s), NOW + times * pause_s)
+    assert pressure.failed(asks(asked_s), NOW + 3 * pause_s) != ""
+    assert [late.failed(asks(asked_s), NOW + times * (pause_s + 0.1)) for times in range(4)] == [""] * 4
