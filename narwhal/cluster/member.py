@@ -81,7 +81,8 @@ class Member:
         self._troubles = Troubles()
         self._bugs = Bugs()
         self.opened: Callable[[], None] = lambda: None
-        """Told when a takeover is done; runtime hands it in."""
+        """Told when a takeover is done; runtime hands it in, as it does `ended`."""
+        self.ended: Callable[[], None] = lambda: None
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -239,6 +240,7 @@ class Member:
             self._opening[1].cancel()
             self._opening = None
         self._crew.publisher.end(token)
+        self.ended()
         self._follow()
 
     def _follow(self) -> None:

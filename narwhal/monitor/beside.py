@@ -23,7 +23,9 @@ class Beside(Generic[Key]):
         self._starting: asyncio.Task[None] | None = None
         self._left: set[asyncio.Task[None]] = set()
         """Cancelled, and not ended yet."""
-        self._bugs: list[BaseException] = []
+        self._bug: BaseException | None = None
+        self._more = 0
+        """Bugs since `_bug`: one mistake may show on every engine, and one telling ends it."""
 
     def __contains__(self, key: object) -> bool:
         return key in self._open
@@ -48,9 +50,14 @@ class Beside(Generic[Key]):
             del self._open[key]
 
     def take_in(self) -> None:
-        """Raises what work ended with, one exception a call: what an engine did is none."""
-        if self._bugs:
-            raise self._bugs.pop(0)
+        """Raises what work ended with since the last call, the first of it: what an engine did is none."""
+        bug, more = self._bug, self._more
+        self._bug, self._more = None, 0
+        if bug is None:
+            return
+        if more:
+            bug.add_note(f"and {more} more since the last pass")
+        raise bug
 
     def abandon(self, keys: Iterable[Key] | None = None) -> None:
         """Cancels the work of these keys (None: all of it) and forgets it at once."""
@@ -87,4 +94,5 @@ class Beside(Generic[Key]):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._left.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._bugs.append(error)
+            self._more += self._bug is not None
+            self._bug = self._bug or error

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from narwhal.clock import Clock
 from narwhal.model.effect import Effect, ProbeWanted, RequestSuspected, Told
-from narwhal.model.evidence import Evidence
+from narwhal.model.evidence import Evidence, LegSucceeded
 from narwhal.policy.fleet import Fleet
 from narwhal.ports import ControlGate, Metrics, Recorder
 
@@ -22,8 +22,8 @@ class Prober(Protocol):
 class Judge:
     """Implements ports.EvidenceSink. Main loop only; good news of a sound engine costs a look-up.
 
-    `gate` is the bare control gate. Only the owner of the fleet has probes made: what a fenced router's
-    last streams show is counted and told, and its successor looks for itself.
+    `gate` is the bare control gate. Only the owner of the fleet judges: what a fenced router's last streams
+    and probes show is nobody's verdict, neither counted nor told, and its successor looks for itself.
     """
 
     __slots__ = ("_clock", "_fleet", "_gate", "_metrics", "_recorder", "prober")
@@ -41,6 +41,9 @@ class Judge:
 
     def report(self, evidence: Evidence) -> bool:
         now = self._clock.now()
+        # Good news is the hot path and changes nothing that would be told of a sound engine.
+        if type(evidence) is not LegSucceeded and not self._gate.may_admit(now):
+            return False
         effects = self._fleet.step(evidence, now)
         return bool(effects) and self.carry_out(effects, now)
 
@@ -49,7 +52,9 @@ class Judge:
         self.carry_out(self._fleet.tick(now), now)
 
     def carry_out(self, effects: Iterable[Effect], now: float) -> bool:
-        """Tells and asks. True: the request behind the evidence is suspected."""
+        """Tells and asks, as the owner only. True: the request behind the evidence is suspected."""
+        if not self._gate.may_admit(now):
+            return False
         suspected = False
         for effect in effects:
             match effect:
@@ -57,7 +62,7 @@ class Judge:
                     self._metrics.verdict(effect)
                     self._recorder.event(effect.kind, effect.fields)
                 case ProbeWanted():
-                    if self.prober is not None and self._gate.may_admit(now):
+                    if self.prober is not None:
                         self.prober.wanted(effect)
                 case RequestSuspected():
                     suspected = True

@@ -63,13 +63,17 @@ class HealthChecks:
 
         For a new epoch: a question under way may have been sent without it.
         """
-        self._swept.clear()
-        self._beside.abandon()
+        self.abandon()
         self.ask(engines)
 
     def take_in(self) -> None:
         """Raises what a question ended with if that was not the engine's doing."""
         self._beside.take_in()
+
+    def abandon(self) -> None:
+        """Ends every question unsaid."""
+        self._swept.clear()
+        self._beside.abandon()
 
     async def aclose(self) -> None:
         await self._beside.aclose()
@@ -110,11 +114,16 @@ class LivenessStage:
         self._everyone = everyone
 
     async def run(self, now: float) -> None:
-        self._checks.take_in()
+        # First who is due: a bug in one question keeps no engine from the next.
         if self._cadence.next_pass():
             self._checks.sweep(self._engines)
         elif self._everyone():
             self._checks.ask(self._engines)
+        self._checks.take_in()
+
+    def begin_anew(self) -> None:
+        """Another ownership begins: its first sweep comes after a whole cadence."""
+        self._cadence.begin_anew()
 
     async def aclose(self) -> None:
         await self._checks.aclose()

@@ -4,6 +4,7 @@
 | --- | --- |
 | fewer than `every` - 1 | no sweep |
 | `every` - 1 | sweep |
+| any, begin anew (another ownership) | as after a sweep |
 
 The first sweep comes after `every` passes: what a new owner restored is probed for its own sake.
 """
@@ -18,6 +19,9 @@ class SweepCadence:
 
     def __init__(self, every: int) -> None:
         self._every = every
+        self._since = 0
+
+    def begin_anew(self) -> None:
         self._since = 0
 
     def next_pass(self) -> bool:

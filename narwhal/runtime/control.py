@@ -76,6 +76,9 @@ class Control(Protocol):
     def when_open(self, probe: Callable[[], None]) -> None:
         """Calls `probe` when a takeover is done and its suspects may be looked at."""
 
+    def when_ended(self, abandon: Callable[[], None]) -> None:
+        """Calls `abandon` when an ownership is over."""
+
     def handoff(self) -> HandoffView | None: ...
 
     def heard(self, router_id: str) -> None:
@@ -180,6 +183,9 @@ class LocalControl:
     def when_open(self, probe: Callable[[], None]) -> None:
         """What a checkpoint brought is probed in the first pass, which is at once."""
 
+    def when_ended(self, abandon: Callable[[], None]) -> None:
+        """It ends with the process."""
+
     def handoff(self) -> HandoffView | None:
         return HandoffView(to_fields(self._state.compose(epoch=0, holder="")), mirrored=False)
 
@@ -276,6 +282,9 @@ class ClusterControl:
 
     def when_open(self, probe: Callable[[], None]) -> None:
         self._membership.member.opened = probe
+
+    def when_ended(self, abandon: Callable[[], None]) -> None:
+        self._membership.member.ended = abandon
 
     def handoff(self) -> HandoffView | None:
         return self._membership.view.handoff(self._clock.now())

@@ -44,7 +44,7 @@ class ProbingParts:
 
 
 class Probing:
-    """`when_restoring` and `when_open` are for takeovers."""
+    """`when_restoring` and `when_open` are for takeovers, `when_ended` for the end of an ownership."""
 
     def __init__(self, config: FleetConfig, parts: ProbingParts) -> None:
         self._config = config
@@ -67,6 +67,7 @@ class Probing:
         self._prober = Prober(legs, automatic, sink=judge, streaming=self._streaming)
         self._checks = HealthChecks(legs, sink=judge, streaming=self._streaming)
         judge.prober = self._prober
+        self._liveness: LivenessStage | None = None
 
     def maintenance(self, publisher: StatePublisher) -> Maintenance:
         """What carries out orders to drain and readmit, and stores them with `publisher`."""
@@ -83,11 +84,9 @@ class Probing:
 
     def stages(self, *, everyone: Callable[[], bool]) -> tuple[ReadmissionStage, LivenessStage]:
         """`everyone()`: this router has an epoch to teach."""
-        every = self._config.recovery.liveness_every
-        return (
-            ReadmissionStage(self._parts.judge, self._prober),
-            LivenessStage(self._checks, engines=self._parts.fleet.engines, every=every, everyone=everyone),
-        )
+        every, engines = self._config.recovery.liveness_every, self._parts.fleet.engines
+        self._liveness = LivenessStage(self._checks, engines=engines, every=every, everyone=everyone)
+        return ReadmissionStage(self._parts.judge, self._prober), self._liveness
 
     @property
     def busy(self) -> bool:
@@ -98,10 +97,17 @@ class Probing:
         """First thing in a takeover: engines are to learn the new epoch, and what began before is over."""
         self._prober.abandon()
         self._checks.introduce(self._parts.fleet.engines)
+        if self._liveness is not None:
+            self._liveness.begin_anew()
 
     def when_open(self) -> None:
         """A takeover is done: suspects that it brought are probed at once, not in the next pass."""
         self._parts.judge.tick(self._parts.clock.now())
+
+    def when_ended(self) -> None:
+        """The ownership is over: what was under way is nobody's evidence."""
+        self._prober.abandon()
+        self._checks.abandon()
 
     async def aclose(self) -> None:
         await self._identities.aclose()

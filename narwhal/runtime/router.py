@@ -130,6 +130,7 @@ class Router:
         self.maintenance = self.probing.maintenance(self.control.publisher)
         self.control.when_restoring(self._when_restoring)
         self.control.when_open(self.probing.when_open)
+        self.control.when_ended(self.probing.when_ended)
         gate = MonitoredGate(self.control.gate, self.monitoring)
         self.check = ControlCheck(gate, clock)
         self.doors = Doors(self.admission, control=self.check, fleet=self.fleet, clock=clock)

@@ -264,3 +264,14 @@ async def test_what_began_under_another_ownership_is_not_judged_in_this_one():
         await router.settled()
         assert router.serves("e1")
         assert router.told("ejection") == []
+
+
+async def test_what_is_under_way_when_an_ownership_ends_is_ended_unsaid():
+    async with watched() as router:
+        router.order(1, "hang", leg="probe")
+        router.fail("e1", FailureClass.STREAM)
+        await until(lambda: router.stands[1].engine.stats.legs["probe"], "the probe is under way")
+        router.probing.when_ended()
+        await until(lambda: router.stands[1].engine.stats.aborted, "it is ended")
+        assert not router.probing.busy
+        assert router.told("ejection") == []

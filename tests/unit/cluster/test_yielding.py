@@ -115,3 +115,14 @@ def test_a_standby_does_not_yield_and_a_silent_store_lets_nobody_yield() -> None
         assert owner.owns
 
     play(script)
+
+
+def test_whoever_gives_the_fleet_away_is_told_when_it_is_gone() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("r0")
+        ended: list[bool] = []
+        owner.parts.member.ended = lambda: ended.append(owner.owns)
+        assert await owner.parts.member.give_back("yield")
+        assert ended == [False]
+
+    play(script)
