@@ -120,8 +120,12 @@ def lifecycle_document(view: LifecycleView) -> Document:
 
 
 def _upkeep(iid: str, view: LifecycleView) -> Document:
-    """One engine's record; an active engine may have none."""
+    """One engine's record; an active engine may have none. One that is out by a verdict shows why, and how
+    its newest readmission checks ended."""
     record = view.records.get(iid, {})
+    out = view.ejections.get(iid)
+    if out is not None and record.get("state", "active") == "active":
+        record = {**record, "checks": [asdict(check) for check in out.checks], "error": out.sentence}
     state, deadline_at = record.get("state", "active"), record.get("deadline_at")
     return {
         "state": state,

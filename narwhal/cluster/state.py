@@ -52,6 +52,7 @@ class OwnState:
             engines=self.identity.engines,
             roles=fleet.roles,
             ejected=fleet.ejected,
+            ejections=fleet.ejections,
             inference_sources=fleet.inference_sources,
             counters=greater(self.counters(), self._inherited),
             lifecycle=fleet.lifecycle,

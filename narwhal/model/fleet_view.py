@@ -20,6 +20,7 @@ class FleetState:
     roles: Mapping[str, Role]
     lifecycle: Mapping[str, Any]
     ejected: tuple[str, ...] = ()
+    ejections: Mapping[str, Any] = field(default_factory=dict)
     inference_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     holds: Mapping[str, Any] = field(default_factory=dict)
     streaks: Mapping[str, Any] = field(default_factory=dict)

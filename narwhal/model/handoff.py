@@ -29,6 +29,8 @@ class HandoffDocument:
     engines: tuple[str, ...]
     roles: Mapping[str, str]
     ejected: tuple[str, ...] = ()
+    ejections: Mapping[str, Any] = field(default_factory=dict)
+    """Engine ID to {reason, step, detail}, for those in `ejected`."""
     inference_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     lifecycle: Mapping[str, Any] = field(default_factory=dict)

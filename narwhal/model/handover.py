@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from narwhal.model.control import ControlStatus
 from narwhal.model.placement import Resident
+from narwhal.model.standing import EjectionView
 
 
 class YieldOutcome(StrEnum):
@@ -61,7 +62,8 @@ class PeerReady:
 class LifecycleView:
     """The engines' planned maintenance at one instant. `lifecycle` is that part of the handoff document
     (a standby's: the mirrored one), `records` has its records under the engines' IDs. `accepts_new` names the
-    engines that take new work. `wall`: Unix seconds of the look."""
+    engines that take new work, `ejections` those that are out by a verdict. `wall`: Unix seconds of the
+    look."""
 
     control: ControlStatus
     lifecycle: Mapping[str, Any]
@@ -69,3 +71,4 @@ class LifecycleView:
     accepts_new: tuple[str, ...]
     resident: Mapping[str, Resident]
     wall: float
+    ejections: Mapping[str, EjectionView] = field(default_factory=dict)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from narwhal.model.evidence import Check
+
 
 class HoldKind(StrEnum):
     """A quarantine ends at its time, an inference hold by a probe."""
@@ -21,6 +23,24 @@ class HoldView:
     kind: HoldKind
     reason: str
     remaining_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EjectionView:
+    """Why an engine is out, and how its newest readmission checks ended; `checks` are empty before any.
+
+    `step`: the check that failed last, "" before the first; `detail` what it said.
+    """
+
+    reason: str
+    step: str = ""
+    detail: str = ""
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        failed = f"; {self.step} failed: {self.detail}" if self.step else ""
+        return f"ejected: {self.reason}{failed}"
 
 
 @dataclass(frozen=True, slots=True)

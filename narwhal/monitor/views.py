@@ -99,6 +99,7 @@ class RouterViews:
             accepts_new=fleet.available(now) if own else (),
             resident=fleet.resident(),
             wall=self._clock.wall(),
+            ejections=fleet.standings.ejections.view() if own else {},
         )
 
     def sample(self, now: float, lag_s: float) -> GaugeSample:

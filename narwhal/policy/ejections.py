@@ -23,6 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from narwhal.model.evidence import Check
+from narwhal.model.standing import EjectionView
+
 WAIT_S = 60.0
 
 
@@ -30,13 +33,14 @@ WAIT_S = 60.0
 class Ejection:
     """`step`: the readmission check that failed last, "" before the first; `detail` what it said.
 
-    `valid_at`: since when every check is passed, None before.
+    `checks`: how they ended last time. `valid_at`: since when every check is passed, None before.
     """
 
     reason: str
     due_at: float
     step: str = ""
     detail: str = ""
+    checks: tuple[Check, ...] = ()
     valid_at: float | None = None
 
 
@@ -61,11 +65,12 @@ class Ejections:
         self._out[iid] = Ejection(reason, now + self._every_s)
         return True
 
-    def failed(self, iid: str, step: str, *, detail: str) -> bool:
-        """Keeps what failed. False: the engine is not out, or the same was told before."""
+    def failed(self, iid: str, checks: tuple[Check, ...]) -> bool:
+        """Keeps how they ended: the last one failed. False: it is not out, or that was told before."""
         out = self._out.get(iid)
         if out is None:
             return False
+        out.checks, step, detail = checks, checks[-1].name, checks[-1].detail
         new = out.valid_at is not None or (out.step, out.detail) != (step, detail)
         out.step, out.detail, out.valid_at = step, detail, None
         return new
@@ -104,6 +109,26 @@ class Ejections:
         """Who is out, sorted."""
         return tuple(sorted(self._out))
 
-    def restore(self, ejected: Iterable[str], now: float, *, reason: str) -> None:
-        """Replaces everything: these are out, and due at once."""
-        self._out = {iid: Ejection(reason, now) for iid in ejected}
+    def view(self) -> dict[str, EjectionView]:
+        """Engine ID to why it is out, sorted."""
+        return {
+            iid: EjectionView(out.reason, out.step, out.detail, out.checks)
+            for iid, out in sorted(self._out.items())
+        }
+
+    def export(self) -> dict[str, dict[str, str]]:
+        """Of those who are out, for a handoff."""
+        return {
+            iid: {"reason": out.reason, "step": out.step, "detail": out.detail}
+            for iid, out in sorted(self._out.items())
+        }
+
+    def restore(self, ejected: Iterable[str], told: Mapping[str, object], *, now: float, reason: str) -> None:
+        """Replaces everything: these are out, and due at once. `told`: as `export`; where it tells nothing of
+        an engine, `reason`."""
+        self._out = {}
+        for iid in ejected:
+            words = told.get(iid)
+            word = words if isinstance(words, Mapping) else {}
+            why, step, detail = (str(word.get(name, "")) for name in ("reason", "step", "detail"))
+            self._out[iid] = Ejection(why or reason, now, step, detail)

@@ -226,9 +226,8 @@ class Judgement:
         # Drained meanwhile: an operator readmits it.
         if iid in self.standings.drained or not evidence.conclusive or not self.standings.is_ejected(iid):
             return NOTHING
-        failed = next((check for check in evidence.checks if check.outcome == "failed"), None)
-        if failed is not None:
-            return self.standings.check_failed(iid, failed.name, detail=failed.detail)
+        if evidence.checks and evidence.checks[-1].outcome == "failed":
+            return self.standings.check_failed(iid, evidence.checks)
         self._forget(iid)
         return self.standings.readmit(iid, now)
 
@@ -264,6 +263,7 @@ class Judgement:
         return replace(
             state,
             ejected=self.standings.ejected(),
+            ejections=self.standings.ejections.export(),
             inference_sources=self.standings.sources(),
             holds=self.standings.timed_holds(now),
             streaks=self._breaker.streaks(),

@@ -12,6 +12,7 @@ from typing import Any
 
 from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
 from narwhal.model.engine import Leg
+from narwhal.model.evidence import Check
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.standing import HoldKind, HoldView
 from narwhal.policy.checks import Checks
@@ -38,7 +39,7 @@ class Standings:
         self.version = 0
         self.drained: frozenset[str] = frozenset()
         self._holds = Holds()
-        self._ejections = Ejections(every_s=every_s, together=together)
+        self.ejections = Ejections(every_s=every_s, together=together)
         self.checks = Checks(every_s=every_s, is_out=self.is_out)
         self._unverified: set[str] = set()
         self._spared: set[tuple[str, HoldKind]] = set()
@@ -51,7 +52,7 @@ class Standings:
 
     def of(self, iid: str, now: float) -> Standing:
         return standing(
-            ejected=iid in self._ejections,
+            ejected=iid in self.ejections,
             hold=self._holds.on(iid, now),
             unverified=iid in self._unverified,
             drained=iid in self.drained,
@@ -71,15 +72,15 @@ class Standings:
         return self._holds.next_end(now)
 
     def is_ejected(self, iid: str) -> bool:
-        return iid in self._ejections
+        return iid in self.ejections
 
     def is_out(self, iid: str) -> bool:
         """Ejected or drained: nobody uses it, and what it shows meanwhile moves nothing."""
-        return iid in self._ejections or iid in self.drained
+        return iid in self.ejections or iid in self.drained
 
     def ejected(self) -> tuple[str, ...]:
         """Sorted."""
-        return self._ejections.engines()
+        return self.ejections.engines()
 
     def holds(self, now: float) -> Mapping[str, HoldView]:
         """Engine ID to its hold, sorted by ID."""
@@ -102,7 +103,7 @@ class Standings:
         ]
         wanted = [ProbeWanted(ProbeKind.HEALTH, iid) for iid in self.unverified()]
         wanted += self.checks.due(now)
-        wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in self._ejections.due(now)]
+        wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in self.ejections.due(now)]
         looked_at = [one for one in wanted if one.iid not in self.drained]
         return (*ended, *self.returns(now), *looked_at)
 
@@ -119,7 +120,7 @@ class Standings:
 
     def reinstate(self, iid: str) -> Effects:
         """A drained engine passed every check of an operator's readmission: no ejection is left either."""
-        self._ejections.drop(iid)
+        self.ejections.drop(iid)
         self._unverified.discard(iid)
         self.version += 1
         reason = "every check passed; it was drained by an operator"
@@ -173,7 +174,7 @@ class Standings:
 
         Who is held and could take its part now is not held any longer; the probe that it owes stays owed.
         """
-        if iid not in self.engines or iid in self.drained or not self._ejections.eject(iid, reason, now=now):
+        if iid not in self.engines or iid in self.drained or not self.ejections.eject(iid, reason, now=now):
             return NOTHING
         self.version += 1
         self.checks.forget(iid)
@@ -182,31 +183,32 @@ class Standings:
 
     def evict(self, iid: str, reason: str, *, now: float) -> Effects:
         """An ejection that drift asks for: never of the last engine of its kind."""
-        if iid in self._ejections or not self._needed(iid, now):
+        if iid in self.ejections or not self._needed(iid, now):
             return self.eject(iid, reason, now=now)
         reason = f"no ejection, for no other engine can take its part: {reason}"
         return (_told("ejection", iid, reason=reason, enforced=False),)
 
-    def check_failed(self, iid: str, check: str, *, detail: str) -> Effects:
-        """A readmission check failed: the engine stays out with the check's name. Told once."""
-        if not self._ejections.failed(iid, check, detail=detail):
+    def check_failed(self, iid: str, checks: tuple[Check, ...]) -> Effects:
+        """The last of these readmission checks failed: the engine stays out with its name. Told once."""
+        if not self.ejections.failed(iid, checks):
             return NOTHING
-        return (_told("readmission_failed", iid, reason=f"{check}: {detail}", check=check),)
+        name, detail = checks[-1].name, checks[-1].detail
+        return (_told("readmission_failed", iid, reason=f"{name}: {detail}", check=name),)
 
     def readmit(self, iid: str, now: float) -> Effects:
         """Every readmission check passed. Not out: nothing."""
-        new = self._ejections.passed(iid, now)
+        new = self.ejections.passed(iid, now)
         returned = self.returns(now)
-        if not new or iid not in self._ejections:
+        if not new or iid not in self.ejections:
             return returned
         reason = "every check passed; no engine serves, so it waits for the others that are out"
         return (_told("readmission_waits", iid, reason=reason), *returned)
 
     def returns(self, now: float) -> Effects:
         """Brings back in one change whoever has not to wait for others."""
-        if not self._ejections.any_valid():
+        if not self.ejections.any_valid():
             return NOTHING
-        returning = self._ejections.returning(now, peers=bool(self.eligible(now)))
+        returning = self.ejections.returning(now, peers=bool(self.eligible(now)))
         if not returning:
             return NOTHING
         self.version += 1
@@ -237,7 +239,8 @@ class Standings:
         ours = frozenset(self.engines)
         self.checks.clear()
         self._holds.clear()
-        self._ejections.restore(ours.intersection(document.ejected), now, reason=CARRIED)
+        out = ours.intersection(document.ejected)
+        self.ejections.restore(out, document.ejections, now=now, reason=CARRIED)
         unverified, self._unverified = self._unverified, set()
         self.version += 1
         for iid in sorted(ours.intersection(document.inference_sources) - set(document.ejected)):
@@ -245,7 +248,7 @@ class Standings:
             sources = [one for one in document.inference_sources[iid] if not one or one in ours]
             self.checks.restored(ProbeKind.INFERENCE, iid, reason=CARRIED, producers=sources, now=now)
         for iid, (left_s, reason) in told_quarantines(document.holds).items():
-            if iid in ours and iid not in self._ejections:
+            if iid in ours and iid not in self.ejections:
                 self.quarantine(iid, now + left_s, reason=reason, now=now)
         # Nobody was told of what the guard withheld here.
         self._spared.clear()

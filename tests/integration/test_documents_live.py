@@ -477,6 +477,9 @@ def suspects(seen: Seen) -> None:
         fail("d0", Leg.DECODE, FailureClass.STREAM)
     for _ in range(3):
         fail("d1", Leg.DECODE, FailureClass.CONNECTION)
+    for name, detail in (("health", "no answer"), ("model", "no such model")):
+        own.fleet.step(Validated("d1", (Check(name, "failed", detail),)), NOW)
+        show()
     for _ in range(2):
         fail("p0", Leg.PREFILL, FailureClass.INFERENCE_STATUS)
     for seconds in (2.0, 3.0):

@@ -17,6 +17,7 @@ KEYED = {
     "resident",
     "http_pools",
     "roles",
+    "ejections",
     "holds",
     "failures",
     "streaks",

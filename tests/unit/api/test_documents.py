@@ -10,11 +10,20 @@ from typing import Any
 import orjson
 import pytest
 
-from narwhal.api.documents import cluster_document, handoff_document, health_body, ready_body, state_document
+from narwhal.api.documents import (
+    cluster_document,
+    handoff_document,
+    health_body,
+    lifecycle_document,
+    ready_body,
+    state_document,
+)
 from narwhal.api.resting import HANDOFF, RESTING, STATE, with_resting
 from narwhal.model.control import OwnerRef
+from narwhal.model.evidence import Check
 from narwhal.model.monitoring import STAGES
 from narwhal.model.role_control import RoleControlView
+from narwhal.model.standing import EjectionView
 from tests.support import views
 
 COUNTERS = {
@@ -226,3 +235,12 @@ def test_the_documentation_lists_every_field_that_rests() -> None:
         for field in fields
     ]
     assert text.endswith("| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n")
+
+
+def test_an_ejected_engine_shows_why_and_how_its_checks_ended() -> None:
+    checks = (Check("health", "passed", ""), Check("model", "failed", "no such model"))
+    out = EjectionView("3 connection failures", "model", "no such model", checks)
+    shown = lifecycle_document(replace(views.LIFECYCLE, ejections={"d0": out, "p0": out}))["engines"]
+    assert shown["d0"]["error"] == "ejected: 3 connection failures; model failed: no such model"
+    assert [check["name"] for check in shown["d0"]["checks"]] == ["health", "model"]
+    assert (shown["d0"]["state"], shown["p0"]["error"]) == ("active", ""), "a drained one shows its drain"

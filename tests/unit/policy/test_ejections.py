@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from narwhal.model.evidence import Check
+from narwhal.model.standing import EjectionView
 from narwhal.policy.ejections import Ejections
 
 
@@ -10,6 +12,10 @@ def out(*iids: str, together: bool = True) -> Ejections:
     for iid in iids:
         assert ejections.eject(iid, "3 connection failures", now=100.0)
     return ejections
+
+
+def failing(name: str, detail: str) -> tuple[Check, ...]:
+    return (Check("attestation", "skipped", "no contract"), Check(name, "failed", detail))
 
 
 def test_the_first_reason_stays_and_the_cadence_begins_with_the_ejection() -> None:
@@ -23,12 +29,12 @@ def test_the_first_reason_stays_and_the_cadence_begins_with_the_ejection() -> No
 
 def test_what_failed_is_told_once_until_it_is_another_or_the_engine_was_valid() -> None:
     ejections = out("e0")
-    assert ejections.failed("e0", "health", detail="refused")
-    assert not ejections.failed("e0", "health", detail="refused")
-    assert ejections.failed("e0", "model", detail="no such model")
+    assert ejections.failed("e0", failing("health", "refused"))
+    assert not ejections.failed("e0", failing("health", "refused"))
+    assert ejections.failed("e0", failing("model", "no such model"))
     ejections.passed("e0", 100.0)
-    assert ejections.failed("e0", "model", detail="no such model")
-    assert not ejections.failed("e1", "model", detail="never out")
+    assert ejections.failed("e0", failing("model", "no such model"))
+    assert not ejections.failed("e1", failing("model", "never out"))
 
 
 def test_with_a_peer_that_serves_a_valid_engine_returns_at_once() -> None:
@@ -68,12 +74,23 @@ def test_one_that_fails_a_later_check_waits_no_longer_and_its_time_goes_with_it(
     ejections = out("d0", "d1", "p0")
     ejections.passed("d0", 110.0)
     ejections.passed("d1", 140.0)
-    ejections.failed("d0", "health", detail="refused")
+    ejections.failed("d0", failing("health", "refused"))
     assert ejections.returning(199.9, peers=False) == {}
     assert list(ejections.returning(200.0, peers=False)) == ["d1"]
 
 
 def test_restored_ejections_replace_what_was_and_are_due_at_once() -> None:
     ejections = out("e0")
-    ejections.restore(("e1",), 500.0, reason="carried over")
+    ejections.restore(("e1",), {"e1": "?", "e2": {}}, now=500.0, reason="carried over")
     assert (ejections.engines(), ejections.due(500.0)) == (("e1",), ("e1",))
+    assert ejections.view() == {"e1": EjectionView("carried over")}
+
+
+def test_reason_and_failed_check_are_to_be_seen_and_travel() -> None:
+    ejections, successor = out("e0"), out()
+    checks = failing("model", "no such model")
+    ejections.failed("e0", checks)
+    assert ejections.view() == {"e0": EjectionView("3 connection failures", "model", "no such model", checks)}
+    successor.restore(("e0",), ejections.export(), now=500.0, reason="carried over")
+    assert successor.view() == {"e0": EjectionView("3 connection failures", "model", "no such model")}
+    assert not successor.failed("e0", checks), "it was told by the owner before"

@@ -21,6 +21,7 @@ DOCUMENT = HandoffDocument(
     engines=("e0", "e1"),
     roles={"e0": "prefill", "e1": "decode"},
     ejected=("e1",),
+    ejections={"e1": {"reason": "3 connection failures", "step": "", "detail": ""}},
     inference_sources={"e1": ("", "e0")},
     counters=Counters(served=3, offered=3),
     lifecycle={"wave": None, "records": []},

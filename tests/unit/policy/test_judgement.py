@@ -491,6 +491,7 @@ def handed_over(fleet: Fleet, *, cautious: bool = False) -> Fleet:
     document = replace(
         handoff_document(**{iid: role.value for iid, role in state.roles.items()}),
         ejected=state.ejected,
+        ejections=state.ejections,
         inference_sources=state.inference_sources,
         holds=state.holds,
         streaks=state.streaks,
@@ -505,8 +506,11 @@ LATER = NOW + 4000.0
 
 
 def test_ejections_travel_and_are_looked_at_at_once() -> None:
-    successor = handed_over(ejected())
+    before = ejected()
+    successor = handed_over(before)
     assert successor.standings.ejected() == ("d0",)
+    reasons = [fleet.standings.ejections.view()["d0"].reason for fleet in (before, successor)]
+    assert reasons == ["3 connection failures in a row, last: it broke"] * 2
     assert ProbeWanted(READMISSION, "d0") in wanted(successor.tick(LATER))
     assert successor.available(LATER) == ("d1", "p0", "p1")
 
