@@ -42,9 +42,12 @@ class Judge:
     def report(self, evidence: Evidence) -> bool:
         now = self._clock.now()
         # Good news is the hot path and changes nothing that would be told of a sound engine.
-        if type(evidence) is not LegSucceeded and not self._gate.may_admit(now):
+        if isinstance(evidence, LegSucceeded):
+            effects = self._fleet.succeeded(evidence, now)
+        elif not self._gate.may_admit(now):
             return False
-        effects = self._fleet.step(evidence, now)
+        else:
+            effects = self._fleet.step(evidence, now)
         return bool(effects) and self.carry_out(effects, now)
 
     def tick(self, now: float) -> None:

@@ -17,7 +17,7 @@ at all (no connection, no reply in time) says nothing about saturation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from math import inf
 
@@ -105,6 +105,11 @@ class BackPressure:
         """Another ownership begins."""
         self._relieved.clear()
         self._saturated.clear()
+
+    @property
+    def saturated(self) -> Set[str]:
+        """Engines that gave 429 and nothing else since."""
+        return self._saturated.keys()
 
     @property
     def idle(self) -> bool:

@@ -14,11 +14,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from math import inf
 from typing import Any
 
+from narwhal.errors import InvariantViolation
 from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, RequestSuspected, Told
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
@@ -60,6 +61,8 @@ class Blame:
         self._judgement = judgement
         self._eject_after = eject_after
         self._begin_anew()
+        self._troubled: Set[str] = frozenset()
+        """Engines with anything that a good leg clears: looked for after all but good legs of the others."""
         self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
             LegFailed: self._failed,
             LegAnswered: self._answered,
@@ -71,9 +74,22 @@ class Blame:
 
     def step(self, evidence: Evidence, now: float) -> Effects:
         if type(evidence) is LegSucceeded:
-            return self._succeeded(evidence, now)
+            return self.succeeded(evidence, now)
         act = self._steps.get(type(evidence), self._judgement.step)
-        return act(evidence, now)
+        effects = act(evidence, now)
+        self._look()
+        return effects
+
+    def succeeded(self, evidence: LegSucceeded, now: float) -> Effects:
+        """A good leg, thousands of times a second: a look-up, where its engine and pair do well."""
+        iid = evidence.iid
+        effects = self._clear(evidence, now) if iid in self._troubled else NOTHING
+        if evidence.peer:
+            avoided = self.edges.crossed(evidence.peer, iid, now=now)
+            return (*effects, *self._avoided(avoided), *self._probes_due(now)) if avoided else effects
+        if evidence.remote_engine_id and self._processes.named(iid, evidence.remote_engine_id):
+            return (*effects, *self._restarted(iid, now))
+        return effects
 
     def tick(self, now: float) -> Effects:
         """What time brings: to engines, and to edges whose probes are due."""
@@ -84,10 +100,12 @@ class Blame:
         return self.edges.export(now)
 
     def restore(self, edges: object, now: float) -> None:
-        """Takes the avoided edges of a handoff. The rest is evidence of an earlier ownership: it is gone."""
+        """Takes the avoided edges of a handoff, after `judgement` has taken its part. The rest is evidence of
+        an earlier ownership: it is gone."""
         self.edges.restore(edges, now)
         self.pressure.clear()
         self._begin_anew()
+        self._look()
 
     def _begin_anew(self) -> None:
         self._refusals = Refusals(eject_after=self._eject_after)
@@ -99,20 +117,23 @@ class Blame:
         """Raises InvariantViolation where one of the machines contradicts itself."""
         for machine in (self.edges, self._refusals, self._poison, self._processes):
             machine.check_invariants()
+        if self._troubled != self._in_trouble():
+            raise InvariantViolation("blame: the engines that a good leg clears of something are others")
+
+    def _look(self) -> None:
+        self._troubled = self._in_trouble()
+
+    def _in_trouble(self) -> Set[str]:
+        return self._judgement.suspects() | self._refusals.engines | self.pressure.saturated
 
     # --- legs ------------------------------------------------------------------------------------
 
-    def _succeeded(self, evidence: LegSucceeded, now: float) -> Effects:
-        """Thousands of times a second: look-ups, and nothing else for an engine that does well."""
-        iid = evidence.iid
-        self._refusals.succeeded(iid)
-        self.pressure.answered(iid)
+    def _clear(self, evidence: LegSucceeded, now: float) -> Effects:
+        """What a good leg ends on an engine that did not do well."""
+        self._refusals.succeeded(evidence.iid)
+        self.pressure.answered(evidence.iid)
         effects = self._judgement.step(evidence, now)
-        if evidence.peer:
-            avoided = self.edges.crossed(evidence.peer, iid, now=now)
-            return (*effects, *self._avoided(avoided), *self._probes_due(now)) if avoided else effects
-        if evidence.remote_engine_id and self._processes.named(iid, evidence.remote_engine_id):
-            return (*effects, *self._restarted(iid, now))
+        self._look()
         return effects
 
     def _failed(self, evidence: LegFailed, now: float) -> Effects:
@@ -248,6 +269,7 @@ class Blame:
                 self.edges.readmitted(iid, now)
                 self._refusals.forget(iid)
                 self.pressure.forget(iid)
+        self._look()
         return effects
 
     # --- edges -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ the engine each time. What never reached it (refused, DNS, TLS) has no body here
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from enum import Enum
 from types import MappingProxyType
 
@@ -141,6 +141,10 @@ class Breaker:
     def suspects(self, iid: str) -> bool:
         """The engine has a streak of any class."""
         return iid in self._streaks
+
+    def engines(self) -> Set[str]:
+        """Those with a streak of any class."""
+        return self._streaks.keys()
 
     def streaks(self) -> dict[str, dict[str, int]]:
         """Engine ID to class to failures in a row, both sorted; what has none is left out."""

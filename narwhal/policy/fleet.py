@@ -83,6 +83,8 @@ class Fleet:
             blame=self._blame,
             policy=settings.recovery.engine_restart_policy,
         )
+        self.succeeded = self._blame.succeeded
+        """`step` of a good leg, without the way there: it comes with every leg of every request."""
         self._preference = Preference(self._blame.edges, self._blame.pressure)
         self.pacing = Pacing(
             settings, profiles, standings=self.standings, loads=self._loads, profiled=self.profiled

@@ -67,6 +67,7 @@ class Judgement:
         every_s = settings.readmit_every * interval_s
         self.standings = Standings(engines, every_s=every_s, together=together)
         self._breaker = Breaker(eject_after=settings.eject_after, liveness_misses=settings.liveness_misses)
+        self.suspects = self._breaker.engines
         self._quarantine_s = settings.failure_quarantine_s
         self._producers: dict[str, dict[str, None]] = {}
         """Engine with a streak to the producers whose transfers failed there, "" = a local decode."""
@@ -88,12 +89,11 @@ class Judgement:
         return act(evidence, now) if act is not None else NOTHING
 
     def view(self, now: float) -> StandingView:
-        standings = self.standings
         return StandingView(
             failures=self._breaker.streaks(),
-            verifying=standings.verifying(),
-            ejected=standings.ejected(),
-            holds=standings.holds(now),
+            verifying=self.standings.verifying(),
+            ejected=self.standings.ejected(),
+            holds=self.standings.holds(now),
         )
 
     # --- legs ------------------------------------------------------------------------------------

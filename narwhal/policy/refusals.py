@@ -13,6 +13,7 @@ A 408 or 429 is back-pressure and no answer of this kind; our own 409 `stale_epo
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import inf
 
 from narwhal.errors import InvariantViolation
@@ -77,6 +78,11 @@ class Refusals:
         """It begins anew, after a readmission."""
         self._refused.pop(iid, None)
         self._proved.pop(iid, None)
+
+    @property
+    def engines(self) -> Set[str]:
+        """Those that refuse now."""
+        return self._refused.keys()
 
     def refused(self, iid: str) -> int:
         """Different requests refused in a row, `eject_after` at most."""
