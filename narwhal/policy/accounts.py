@@ -50,6 +50,8 @@ class Accounts:
         self._open: dict[int, Reservation] = {}
         self._tickets = 0
         self._kv = KvLedger(iids, lease_s=lease_s)
+        self._unweighed: set[str] = set()
+        """Engines whose held KV has changed since a prefill was placed last, the only thing it weighs on."""
 
     def resident(self) -> Mapping[str, Resident]:
         """Engine ID to the legs that this router has there now."""
@@ -64,16 +66,18 @@ class Accounts:
 
     def prefill(self, candidates: tuple[EngineLoad, ...], demand: Demand) -> Reservation:
         """On one of the `candidates`, not empty."""
+        if self._unweighed:
+            self.weigh()
         pick = pick_prefill(candidates, demand.input_tokens, ttft_s=self._ttft_s)
-        work = pick.load.prefill_seconds(demand.input_tokens)
-        pick.load.prefill_begins(work)
+        work = pick[0].prefill_begins(demand.input_tokens)
         return self._reserved(pick, Leg.PREFILL, work=work)
 
     def decode(self, candidates: tuple[EngineLoad, ...], demand: Demand) -> Reservation:
         """On one of the `candidates`, not empty."""
-        pick = pick_decode(candidates, demand.kv_tokens, limit=self._decode_limit)
-        pick.load.decode_changed(1, demand.kv_tokens)
-        return self._reserved(pick, Leg.DECODE, work=demand.kv_tokens)
+        tokens = demand.kv_tokens
+        pick = pick_decode(candidates, tokens, limit=self._decode_limit)
+        pick[0].decode_changed(1, tokens)
+        return self._reserved(pick, Leg.DECODE, work=tokens)
 
     def release(self, reservation: Reservation) -> bool:
         """Ends a reservation. False: it had ended, or is one of another fleet."""
@@ -92,43 +96,50 @@ class Accounts:
         """The prefill of so many `tokens` completed: its reservation ends and its KV waits to be pulled."""
         if self.release(prefill):
             self._kv.charge(prefill.ticket, prefill.iid, tokens=tokens, work=prefill.work, now=now)
-            self._weigh(prefill.iid)
+            self._unweighed.add(prefill.iid)
 
     def pulled(self, prefill: Reservation) -> None:
         """A decode elsewhere has its first token, or that engine refused it: its KV is held no more."""
         iid = self._kv.release(prefill.ticket)
         if iid:
-            self._weigh(iid)
+            self._unweighed.add(iid)
 
     def expire(self, now: float) -> None:
         """Ends what the leases of the engines have ended."""
-        for iid in self._kv.expire(now):
-            self._weigh(iid)
+        self._unweighed.update(self._kv.expire(now))
 
     def export_kv(self, now: float) -> Mapping[str, object]:
         return self._kv.export(now)
 
     def restore_kv(self, told: object, now: float) -> None:
         self._kv.restore(told, now)
-        for iid in self.loads:
-            self._weigh(iid)
+        self._unweighed.update(self.loads)
 
-    def _weigh(self, iid: str) -> None:
-        held = self._kv.by_engine[iid]
-        self.loads[iid].hold(held.tokens, held.work)
+    def weigh(self) -> None:
+        """Puts the weight of held KV into the loads."""
+        for iid in self._unweighed:
+            held, load = self._kv.by_engine[iid], self.loads[iid]
+            # Most blocks are pulled before the next prefill is placed, and nothing has changed.
+            if (held.tokens, held.work) != load.held:
+                load.hold(held.tokens, held.work)
+        self._unweighed.clear()
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _reserved(self, pick: Pick, leg: Leg, *, work: float) -> Reservation:
         self._tickets += 1
-        pick.load.last_chosen = self._tickets
-        reservation = Reservation(self._tickets, pick.load.iid, leg, work, pick.cost, pick.violates_slo)
+        load, cost, violates_slo = pick
+        load.last_chosen = self._tickets
+        reservation = Reservation(self._tickets, load.iid, leg, work, cost, violates_slo)
         self._open[self._tickets] = reservation
         return reservation
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation unless the accounts equal the open reservations and what is held."""
         self._kv.check_invariants()
+        for iid, held in self._kv.by_engine.items():
+            if iid not in self._unweighed and self.loads[iid].held != (held.tokens, held.work):
+                raise InvariantViolation(f"{iid}: held KV weighs other than it is")
         for iid, load in self.loads.items():
             legs = [r.leg for r in self._open.values() if r.iid == iid]
             if (load.prefills, load.decodes) != (legs.count(Leg.PREFILL), legs.count(Leg.DECODE)):

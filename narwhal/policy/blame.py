@@ -39,6 +39,7 @@ from narwhal.policy.edge_map import Edge
 from narwhal.policy.edges import Edges, Suspect, is_about_transfer
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.poison import Counted, Poison
+from narwhal.policy.preference import Preference
 from narwhal.policy.processes import Processes
 from narwhal.policy.refusals import Refusals, is_refusal, why_refused
 from narwhal.policy.standings import NOTHING, Effects
@@ -50,7 +51,7 @@ _TOO_MANY = 429
 
 
 class Blame:
-    """Stands before `judgement`. `edges` and `pressure` are for placement to read."""
+    """Stands before `judgement`. `edges` is for people to read, `preference` for placement to ask."""
 
     def __init__(self, judgement: Judgement, settings: RecoverySettings, *, interval_s: float) -> None:
         """`interval_s`: seconds between monitor passes."""
@@ -58,6 +59,7 @@ class Blame:
         every_s = settings.readmit_every * interval_s
         self.edges = Edges(engines, eject_after=eject_after, every_s=every_s)
         self.pressure = BackPressure(eject_after=eject_after, every_s=every_s)
+        self.preference = Preference(self.edges, self.pressure)
         self._judgement = judgement
         self._eject_after = eject_after
         self._begin_anew()
@@ -86,7 +88,10 @@ class Blame:
         effects = self._clear(evidence, now) if iid in self._troubled else NOTHING
         if evidence.peer:
             avoided = self.edges.crossed(evidence.peer, iid, now=now)
-            return (*effects, *self._avoided(avoided), *self._probes_due(now)) if avoided else effects
+            if not avoided:
+                return effects
+            self._look()
+            return (*effects, *self._avoided(avoided), *self._probes_due(now))
         if evidence.remote_engine_id and self._processes.named(iid, evidence.remote_engine_id):
             return (*effects, *self._restarted(iid, now))
         return effects
@@ -115,13 +120,14 @@ class Blame:
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation where one of the machines contradicts itself."""
-        for machine in (self.edges, self._refusals, self._poison, self._processes):
+        for machine in (self.edges, self._refusals, self._poison, self._processes, self.preference):
             machine.check_invariants()
         if self._troubled != self._in_trouble():
             raise InvariantViolation("blame: the engines that a good leg clears of something are others")
 
     def _look(self) -> None:
         self._troubled = self._in_trouble()
+        self.preference.look()
 
     def _in_trouble(self) -> Set[str]:
         return self._judgement.suspects() | self._refusals.engines | self.pressure.saturated

@@ -42,6 +42,7 @@ class EngineLoad:
     `prefill_work` is seconds (tokens when neutral), `kv_tokens` tokens, `decodes` and `prefills` legs.
     `last_chosen` is the ticket of the newest reservation, 0 before the first. `placed_c` and `placed_kv` are
     `c` and `kv_tokens` with the penalty in them, for placement to compare at no extra cost.
+    `held` is what `hold` was told last.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class EngineLoad:
         "c",
         "decode_penalty",
         "decodes",
+        "held",
         "iid",
         "kv_tokens",
         "last_chosen",
@@ -75,6 +77,7 @@ class EngineLoad:
         self._kv_capacity = float(profile.kv_capacity_tokens or "inf")
         self.prefills = self.decodes = self.kv_tokens = self.last_chosen = 0
         self.prefill_work = self._held = 0.0
+        self.held = (0, 0.0)
         self._mixed = False
         self.room = 0.0
         self.penalise(0.0, 0.0)
@@ -83,11 +86,13 @@ class EngineLoad:
         """Predicted seconds of one prefill of `tokens` on the idle engine."""
         return (self.a * tokens + self.b) * tokens + self.c
 
-    def prefill_begins(self, work: float) -> None:
-        """One more prefill is resident, of so much work."""
+    def prefill_begins(self, tokens: int) -> float:
+        """One more prefill is resident; its work, predicted as in `prefill_seconds`."""
+        work = (self.a * tokens + self.b) * tokens + self.c
         self.prefills += 1
         self.prefill_work += work
         self._mixed = True
+        return work
 
     def prefill_ends(self, work: float) -> None:
         """That prefill is over."""
@@ -121,6 +126,7 @@ class EngineLoad:
     def hold(self, kv_tokens: int, work: float) -> None:
         """KV of so many tokens is held for others; `work`: the predicted prefills that made it."""
         capacity = NEUTRAL_CACHE_TOKENS if self._kv_capacity == inf else self._kv_capacity
+        self.held = (kv_tokens, work)
         self._held = work * min(1.0, kv_tokens / capacity)
         self._order_prefill()
 

@@ -37,11 +37,12 @@ from narwhal.policy.cost import EngineLoad
 from narwhal.policy.demand import Risk
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.kv_ledger import lease_s
+from narwhal.policy.offer import Offer, make_offer
 from narwhal.policy.pacing import Pacing
 from narwhal.policy.placement import least_prefill_work
-from narwhal.policy.preference import Preference, without
+from narwhal.policy.preference import without
 from narwhal.policy.roles import EngineSight
-from narwhal.policy.split import ROLE_OF, Split
+from narwhal.policy.split import Split
 from narwhal.policy.upkeep import Upkeep
 
 FIRST_TOKEN_MISSED = "stream:first_token"
@@ -85,15 +86,14 @@ class Fleet:
         )
         self.succeeded = self._blame.succeeded
         """`step` of a good leg, without the way there: it comes with every leg of every request."""
-        self._preference = Preference(self._blame.edges, self._blame.pressure)
+        self._preference = self._blame.preference
         self.pacing = Pacing(
             settings, profiles, standings=self.standings, loads=self._loads, profiled=self.profiled
         )
         self._carried = Carried()
-        self._candidates: dict[Leg, tuple[EngineLoad, ...]] = {}
-        self._eligible: frozenset[str] = frozenset()
-        self._sorted_version = -1
-        self._sorted_until = -math.inf
+        self._offer = Offer(frozenset(), dict.fromkeys(Leg, ()))
+        self._offer_version = -1
+        self._offer_until = -math.inf
         self._permit_roles()
 
     # --- what is ---------------------------------------------------------------------------------
@@ -117,13 +117,12 @@ class Fleet:
 
     def eligible(self, iid: str, now: float) -> bool:
         """May the engine take new requests. An engine that is not configured may not."""
-        self._refresh(now)
-        return iid in self._eligible
+        return iid in self._offered(now).eligible
 
     def available(self, now: float) -> tuple[str, ...]:
         """IDs of the eligible engines, sorted."""
-        self._refresh(now)
-        return tuple(iid for iid in self._specs if iid in self._eligible)
+        eligible = self._offered(now).eligible
+        return tuple(iid for iid in self._specs if iid in eligible)
 
     def schedulable(self, leg: Leg) -> bool:
         """False when roles and pins forbid the leg on every engine, whatever its health."""
@@ -131,7 +130,11 @@ class Fleet:
 
     def can_serve(self, leg: Leg, now: float) -> bool:
         """True when at least one eligible engine may take the leg."""
-        return bool(self._offered(leg, now))
+        return bool(self._offered(now).legs[leg])
+
+    def lacking(self, now: float) -> Leg | None:
+        """A leg that no eligible engine may take; None: a request can be served."""
+        return self._offered(now).lacking
 
     def standing(self, now: float) -> StandingView:
         """Who is suspected, held or out."""
@@ -151,7 +154,7 @@ class Fleet:
 
     def sizer(self, now: float) -> str | None:
         """The engine to ask for a token count: the prefill candidate with least resident work."""
-        candidates = self._offered(Leg.PREFILL, now)
+        candidates = self._producers(now)
         return least_prefill_work(candidates).iid if candidates else None
 
     # --- select and reserve ----------------------------------------------------------------------
@@ -161,13 +164,8 @@ class Fleet:
 
         `avoid` names engines that failed this request; they are used only when no other is left.
         """
-        candidates = without(self._offered(Leg.PREFILL, now), avoid)
-        if not candidates:
-            return None
-        if not self._preference.idle:
-            consumers = self._offered(Leg.DECODE, now)
-            candidates = self._preference.producers(candidates, now, consumers=consumers)
-        return self.accounts.prefill(candidates, demand)
+        candidates = self._producers(now, avoid)
+        return self.accounts.prefill(candidates, demand) if candidates else None
 
     def reserve_decode(
         self, demand: Demand, now: float, *, producer: str, avoid: Set[str] = _NOBODY
@@ -177,7 +175,12 @@ class Fleet:
         The `producer` of the KV is used only when no other engine may take the leg; an engine to
         `avoid` comes even after the producer.
         """
-        candidates = without(without(self._offered(Leg.DECODE, now), avoid), {producer})
+        offer = self._offered(now)
+        candidates = offer.legs[Leg.DECODE]
+        if avoid:
+            candidates = without(candidates, avoid)
+        if producer in offer.consumers:
+            candidates = without(candidates, {producer})
         if not candidates:
             return None
         if not self._preference.idle:
@@ -268,32 +271,29 @@ class Fleet:
     def _permit_roles(self) -> None:
         """After a change of roles."""
         self.standings.able = self.split.able()
-        self._sorted_version = -1
+        self._offer_version = -1
 
-    def _offered(self, leg: Leg, now: float) -> tuple[EngineLoad, ...]:
-        """Who may take the leg at `now`, sorted by ID; may be empty."""
-        if self.standings.version != self._sorted_version or now >= self._sorted_until:
-            self._sort_candidates(now)
-        return self._candidates[leg]
+    def _producers(self, now: float, avoid: Set[str] = _NOBODY) -> tuple[EngineLoad, ...]:
+        """Whom to choose from for a prefill or its token count; may be empty."""
+        offer = self._offered(now)
+        candidates = offer.legs[Leg.PREFILL]
+        if avoid:
+            candidates = without(candidates, avoid)
+        if self._preference.idle:
+            return candidates
+        return self._preference.producers(candidates, now, consumers=offer.legs[Leg.DECODE])
 
-    def _refresh(self, now: float) -> None:
-        """Candidates are sorted anew only when membership has changed: a quarantine that is over drops out
-        here, by itself."""
-        if self.standings.version != self._sorted_version or now >= self._sorted_until:
-            self._sort_candidates(now)
-
-    def _sort_candidates(self, now: float) -> None:
-        """Per leg: eligible engines of its role; only without any, unpinned ones of the other role."""
-        standings = self.standings
-        self._eligible = standings.eligible(now)
-        for leg, role in ROLE_OF.items():
-            sound = [iid for iid in self._specs if iid in self._eligible and iid in standings.able[leg]]
-            offered = [iid for iid in sound if self.split.roles[iid] is role] or sound
-            self._candidates[leg] = tuple(self._loads[iid] for iid in offered)
-        self._sorted_version = standings.version
-        self._sorted_until = standings.next_change(now)
+    def _offered(self, now: float) -> Offer:
+        """Made anew only when membership has changed: a quarantine that is over drops out here, by itself."""
+        if self.standings.version != self._offer_version or now >= self._offer_until:
+            standings = self.standings
+            eligible = standings.eligible(now)
+            self._offer = make_offer(eligible, able=standings.able, roles=self.split.roles, loads=self._loads)
+            self._offer_version = standings.version
+            self._offer_until = standings.next_change(now)
+        return self._offer
 
     def _alone(self, producer: str) -> tuple[EngineLoad, ...]:
         """The producer, if it may decode its own KV."""
-        may = producer in self._eligible and producer in self.standings.able[Leg.DECODE]
+        may = producer in self._offer.eligible and producer in self.standings.able[Leg.DECODE]
         return (self._loads[producer],) if may else ()

@@ -48,13 +48,6 @@ class Held:
     work: float = 0.0
     orphaned: int = 0
 
-    def add(self, handoffs: int, tokens: int, *, work: float) -> None:
-        """Negative: takes away."""
-        self.handoffs += handoffs
-        self.tokens += tokens
-        # Sums of floats drift; an engine that holds nothing has exactly no work.
-        self.work = max(0.0, self.work + work) if self.handoffs else 0.0
-
 
 @dataclass(slots=True)
 class _Entry:
@@ -124,11 +117,16 @@ class KvLedger:
             row = self._rows[key] = Held()
         entry.sums = (row, self.by_engine[entry.iid])
         for one in entry.sums:
-            one.add(entry.handoffs, entry.tokens, work=entry.work)
+            one.handoffs += entry.handoffs
+            one.tokens += entry.tokens
+            one.work += entry.work
 
     def _take(self, entry: _Entry) -> None:
         for one in entry.sums:
-            one.add(-entry.handoffs, -entry.tokens, work=-entry.work)
+            one.handoffs -= entry.handoffs
+            one.tokens -= entry.tokens
+            # Sums of floats drift; an engine that holds nothing has exactly no work.
+            one.work = max(0.0, one.work - entry.work) if one.handoffs else 0.0
 
     # --- what travels ----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from narwhal.policy.cost import EngineLoad
@@ -23,14 +22,8 @@ _prefill_penalty = attrgetter("prefill_penalty")
 _decode_penalty = attrgetter("decode_penalty")
 
 
-# Not frozen, like all that is made several times a request: a frozen one costs thrice as much to make.
-@dataclass(slots=True)
-class Pick:
-    """`violates_slo`: every candidate would miss the target; this one is the cheapest."""
-
-    load: EngineLoad
-    cost: float
-    violates_slo: bool
+Pick = tuple[EngineLoad, float, bool]
+"""The engine, its cost, and whether every candidate would miss the target (then it is the cheapest)."""
 
 
 def pick_prefill(loads: Sequence[EngineLoad], tokens: int, *, ttft_s: float) -> Pick:
@@ -38,11 +31,11 @@ def pick_prefill(loads: Sequence[EngineLoad], tokens: int, *, ttft_s: float) -> 
     quiet = [e for e in loads if not e.decodes]
     if not quiet:
         return _prefill_pick(loads, tokens, limit=ttft_s)
-    pick = _prefill_pick(quiet, tokens, limit=ttft_s)
-    if not pick.violates_slo or len(quiet) == len(loads):
+    pick = _, _, misses = _prefill_pick(quiet, tokens, limit=ttft_s)
+    if not misses or len(quiet) == len(loads):
         return pick
-    relief = _prefill_pick([e for e in loads if e.decodes], tokens, limit=ttft_s)
-    return pick if relief.violates_slo else relief
+    relief = _, _, misses = _prefill_pick([e for e in loads if e.decodes], tokens, limit=ttft_s)
+    return pick if misses else relief
 
 
 def pick_decode(loads: Sequence[EngineLoad], kv_tokens: int, *, limit: float) -> Pick:
@@ -76,4 +69,4 @@ def _cheapest(
             return _cheapest(engines, list(their_costs), limit=math.inf, penalty=penalty)
     bar = lowest * TIE
     ties = [e for e, cost in zip(loads, costs, strict=True) if cost <= bar]
-    return Pick(min(ties, key=_last_chosen), lowest, lowest > limit)
+    return min(ties, key=_last_chosen), lowest, lowest > limit

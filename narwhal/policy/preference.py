@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
+from narwhal.errors import InvariantViolation
 from narwhal.policy.back_pressure import BackPressure
 from narwhal.policy.cost import EngineLoad
 from narwhal.policy.edges import Edges
@@ -24,35 +25,46 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Preference:
-    """Reads edges and back-pressure; owns nothing."""
+    """Reads edges and back-pressure; owns nothing. `idle`: nothing to prefer, the usual case."""
 
-    __slots__ = ("_edges", "_pressure")
+    __slots__ = ("_edges", "_pressure", "idle")
 
     def __init__(self, edges: Edges, pressure: BackPressure) -> None:
         self._edges = edges
         self._pressure = pressure
+        # Kept, not computed: it is asked for every leg, and bad news are rare.
+        self.idle = True
 
-    @property
-    def idle(self) -> bool:
-        """Nothing to prefer: the usual case, asked once a leg."""
-        return not self._edges.avoided and self._pressure.idle
+    def look(self) -> None:
+        """After any change of edges or back-pressure."""
+        self.idle = not self._edges.avoided and self._pressure.idle
+
+    def check_invariants(self) -> None:
+        """Raises InvariantViolation where it would be passed over. Relief that ends is seen late."""
+        if self.idle and (self._edges.avoided or not self._pressure.idle):
+            raise InvariantViolation("preference: idle, and there is something to prefer")
 
     def producers(self, candidates: Loads, now: float, *, consumers: Iterable[EngineLoad]) -> Loads:
         """Of the `candidates` for a prefill; `consumers`: those for the decode behind it."""
         names = frozenset(load.iid for load in consumers)
-        relieved = self._pressure.relieved(now).keys()
+        relieved = self._relieved(now)
         stuck = {iid for iid, gone in self._edges.avoided.items() if _all_in(names - {iid}, gone | relieved)}
         return without(without(candidates, stuck), relieved)
 
     def consumers(self, candidates: Loads, now: float, *, producer: str, local: Loads) -> Loads:
         """Of the `candidates` for a decode of the `producer`'s KV. `local`: the producer itself, if it may
         take the leg, else nobody."""
-        relieved = self._pressure.relieved(now).keys()
+        relieved = self._relieved(now)
         avoided = self._edges.avoided.get(producer, _NONE)
         if not avoided:
             return without(candidates, relieved)
         clear = _less(candidates, avoided)
         return _less(clear, relieved) or _less(local, relieved) or clear or local or candidates
+
+    def _relieved(self, now: float) -> Set[str]:
+        relieved = self._pressure.relieved(now).keys()
+        self.look()
+        return relieved
 
 
 def without(candidates: Loads, avoid: Set[str]) -> Loads:

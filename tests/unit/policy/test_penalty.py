@@ -24,13 +24,13 @@ def neutral(iid: str) -> EngineLoad:
 
 
 def prefill(*loads: EngineLoad, tokens: int = 100) -> tuple[str, float, bool]:
-    pick = pick_prefill(loads, tokens, ttft_s=TTFT_S)
-    return pick.load.iid, pytest.approx(pick.cost), pick.violates_slo
+    load, cost, violates_slo = pick_prefill(loads, tokens, ttft_s=TTFT_S)
+    return load.iid, pytest.approx(cost), violates_slo
 
 
 def decode(*loads: EngineLoad, kv_tokens: int = 1000) -> tuple[str, float, bool]:
-    pick = pick_decode(loads, kv_tokens, limit=1.0)
-    return pick.load.iid, pytest.approx(pick.cost), pick.violates_slo
+    load, cost, violates_slo = pick_decode(loads, kv_tokens, limit=1.0)
+    return load.iid, pytest.approx(cost), violates_slo
 
 
 def test_a_penalty_is_part_of_the_cost_and_not_of_the_work() -> None:
@@ -77,9 +77,15 @@ def test_without_profiles_a_second_weighs_ten_thousand_tokens() -> None:
     a.penalise(15_000.0, 15_000.0)
     b.prefill_work, b.kv_tokens = 14_000.0, 14_000
     b.decode_changed(0, 0)
-    for pick in (pick_prefill((a, b), 100, ttft_s=math.inf), pick_decode((a, b), 100, limit=math.inf)):
-        assert (pick.load.iid, pick.violates_slo) == ("b", False)
+    for load, _, misses in (
+        pick_prefill((a, b), 100, ttft_s=math.inf),
+        pick_decode((a, b), 100, limit=math.inf),
+    ):
+        assert (load.iid, misses) == ("b", False)
     b.prefill_work, b.kv_tokens = 16_000.0, 16_000
     b.decode_changed(0, 0)
-    for pick in (pick_prefill((a, b), 100, ttft_s=math.inf), pick_decode((a, b), 100, limit=math.inf)):
-        assert (pick.load.iid, pick.violates_slo) == ("a", False)
+    for load, _, misses in (
+        pick_prefill((a, b), 100, ttft_s=math.inf),
+        pick_decode((a, b), 100, limit=math.inf),
+    ):
+        assert (load.iid, misses) == ("a", False)

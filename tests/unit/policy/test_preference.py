@@ -169,6 +169,12 @@ def handed_off(fleet: Fleet, tokens: int, now: float = NOW) -> Reservation:
     return reservation
 
 
+def weight(fleet: Fleet) -> float:
+    """What the next prefill on p0 would find."""
+    fleet.accounts.weigh()
+    return fleet.accounts.loads["p0"].placed_c
+
+
 def test_held_blocks_weigh_on_the_next_prefill_by_the_share_of_the_cache_that_they_take() -> None:
     fleet = fleet_of("p0", "p1", "d0")
     held = handed_off(fleet, 10_000)  # a tenth of the cache that is assumed: weighs 1,000 tokens
@@ -183,16 +189,16 @@ def test_held_blocks_weigh_on_the_next_prefill_by_the_share_of_the_cache_that_th
     fleet.accounts.pulled(held)
     fleet.check_invariants()
     assert fleet.kv()["p0"].handoffs == 0
-    assert fleet.accounts.loads["p0"].placed_c == 0.0
+    assert weight(fleet) == 0.0
 
 
 def test_they_weigh_until_their_lease_ends_and_are_orphaned_then() -> None:
     fleet = fleet_of("p0", "d0")
     handed_off(fleet, 50_000)
     fleet.tick(NOW + 29.9)
-    assert fleet.accounts.loads["p0"].placed_c == 25_000.0
+    assert weight(fleet) == 25_000.0
     fleet.tick(NOW + 30.0)
-    assert fleet.accounts.loads["p0"].placed_c == 0.0
+    assert weight(fleet) == 0.0
     assert (fleet.kv()["p0"].handoffs, fleet.kv()["p0"].orphaned) == (0, 1)
 
 
@@ -220,6 +226,6 @@ def test_held_handoffs_travel_with_their_weight() -> None:
     other = fleet_of("p0", "d0")
     other.restore(replace(handoff_document(p0="prefill", d0="decode"), kv_ledger=ledger), 7.0)
     other.check_invariants()
-    assert other.accounts.loads["p0"].placed_c == pytest.approx(25_000.0)
+    assert weight(other) == pytest.approx(25_000.0)
     other.tick(7.0 + 34.0)
-    assert other.accounts.loads["p0"].placed_c == 0.0
+    assert weight(other) == 0.0
