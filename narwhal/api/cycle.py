@@ -62,11 +62,14 @@ class GeneratingCycle(RequestResponseCycle):
         self.response_started = False
         self.response_complete = False
         self.chunked_encoding = None
-        self._generate = cast(Generates, protocol.app).generate
+        app: Any = protocol.app
+        generates: Generates = app
+        self._generate = generates.generate
 
     def run_asgi(self, app: Any) -> Coroutine[Any, Any, None]:
         """What the request's task runs. `app` is the request's stream."""
-        return self._generate(cast(Scope, self.scope), self.receive, stream=app)
+        scope: Any = self.scope
+        return self._generate(scope, self.receive, stream=app)
 
     async def receive(self) -> Any:
         """As the base, which waits for the event even when all is here."""

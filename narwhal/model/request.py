@@ -74,7 +74,7 @@ class Deadline:
 
     def within_s(self, limit_s: float, now: float) -> float:
         """Seconds that a step limited to `limit_s` may take from now."""
-        return min(limit_s, self.remaining_s(now))
+        return max(0.0, min(limit_s, self.at - now))
 
 
 @dataclass(slots=True)

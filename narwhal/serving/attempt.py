@@ -118,7 +118,7 @@ class Attempt:
         def permit() -> None:
             self._control.demand()
             entry.dispatched = True
-            entry.row.epoch = self._control.epoch
+            entry.row.epoch = self._control.gate.epoch
 
         return permit
 

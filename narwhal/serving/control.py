@@ -13,38 +13,34 @@ HOLD_S = 0.5
 class ControlCheck:
     """Asks the gate with a fresh clock. Nothing may be awaited between `demand` and the act."""
 
-    __slots__ = ("_clock", "_gate")
+    __slots__ = ("_clock", "gate")
 
     def __init__(self, gate: ControlGate, clock: Clock) -> None:
-        self._gate = gate
+        self.gate = gate
         self._clock = clock
-
-    @property
-    def epoch(self) -> int:
-        return self._gate.epoch
 
     def demand(self) -> None:
         """Raises NotOwner unless this router owns the fleet at this instant."""
         now = self._clock.now()
-        if not self._gate.may_admit(now):
+        if not self.gate.may_admit(now):
             raise self._not_owner(now)
 
     def refusal(self) -> NotOwner | None:
         """What `demand` would raise now."""
         now = self._clock.now()
-        return None if self._gate.may_admit(now) else self._not_owner(now)
+        return None if self.gate.may_admit(now) else self._not_owner(now)
 
     def overruled(self, error: StaleEpoch) -> NotOwner | EngineError:
         """What an engine's 409 `stale_epoch` means for its request. Ends the ownership if it is true."""
-        if not self._gate.overruled(error.iid, error.epoch):
+        if not self.gate.overruled(error.iid, error.epoch):
             return error
         return self._not_owner(self._clock.now())
 
     def _not_owner(self, now: float) -> NotOwner:
-        return NotOwner(f"this router does not serve now: {self._gate.refusal(now)}")
+        return NotOwner(f"this router does not serve now: {self.gate.refusal(now)}")
 
     async def admit(self) -> None:
         """As `demand`, but waits a little where a handover is under way."""
-        if not self._gate.may_admit(self._clock.now()):
-            await self._gate.decided(HOLD_S)
+        if not self.gate.may_admit(self._clock.now()):
+            await self.gate.decided(HOLD_S)
             self.demand()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from narwhal.clock import Clock
 from narwhal.errors import CapacityError, NoEngine, NoSchedulableEngine, Overloaded, RequestExpired
-from narwhal.model.engine import Leg
 from narwhal.model.request import Deadline, InferenceRequest
 from narwhal.policy.admission import Admission
 from narwhal.policy.fleet import Fleet
@@ -26,13 +25,10 @@ class Doors:
     ) -> None:
         self._admission = admission
         self._control = control
+        self.gate = control.gate
         self._fleet = fleet
         self._clock = clock
         self.room = WaitingRoom(admission, clock=clock, refusal=self.refusal)
-
-    @property
-    def epoch(self) -> int:
-        return self._control.epoch
 
     async def admit(self, entry: Entry, inflight: int) -> Waiter | None:
         """`inflight` includes the request itself. None: it has its place, else it stands in line.
@@ -70,11 +66,9 @@ class Doors:
 
     def lack(self) -> CapacityError | None:
         """NoSchedulableEngine or NoEngine: both legs need an engine before any work is done."""
-        now = self._clock.now()
-        for leg in (Leg.PREFILL, Leg.DECODE):
-            if self._fleet.can_serve(leg, now):
-                continue
-            if not self._fleet.schedulable(leg):
-                return NoSchedulableEngine(f"roles and pins leave no engine for the {leg.value} leg")
-            return NoEngine(f"no engine can take the {leg.value} leg now")
-        return None
+        leg = self._fleet.lacking(self._clock.now())
+        if leg is None:
+            return None
+        if not self._fleet.schedulable(leg):
+            return NoSchedulableEngine(f"roles and pins leave no engine for the {leg.value} leg")
+        return NoEngine(f"no engine can take the {leg.value} leg now")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from narwhal.errors import EngineError, HandoffExpired
 from narwhal.ports import Inbound
 from narwhal.serving.attempt import Attempt
@@ -12,6 +10,8 @@ from narwhal.serving.job import Job
 from narwhal.serving.ledger import Ledger
 from narwhal.serving.retries import Retries
 from narwhal.serving.sizing import Sizer
+
+_NOBODY: frozenset[str] = frozenset()
 
 
 class Handler:
@@ -27,7 +27,8 @@ class Handler:
         self._retries = retries
 
     async def serve(self, inbound: Inbound) -> None:
-        with self._ledger.open(inbound, self._doors.epoch) as entry:
+        """One coroutine to the attempts: each below another costs a call at every step."""
+        with self._ledger.open(inbound, self._doors.gate.epoch) as entry:
             waiter = await self._doors.admit(entry, self._ledger.inflight)
             request = await inbound.read()
             entry.decoded(request)
@@ -37,20 +38,17 @@ class Handler:
                 await self._doors.turn(waiter)
             deadline = self._doors.deadline(request)
             demand = await self._sizer.measure(request, deadline)
-            entry.sized(demand)
-            await self._attempts(Job(entry, request, inbound.stream, deadline, demand))
-
-    async def _attempts(self, job: Job) -> None:
-        avoid: Set[str] = frozenset()
-        while True:
-            self._doors.check_deadline(job.deadline)
-            try:
-                await self._attempt.run(job, avoid)
-                return self._retries.served()
-            except (EngineError, HandoffExpired) as error:
-                pause_s = self._retries.pause_s(job, error)
-                if pause_s is None:
-                    raise
-                avoid |= job.entry.engines_of_attempt()
-            await self._retries.rest(pause_s)
-            self._doors.demand()
+            entry.row.input_len = demand.input_tokens
+            job, avoid = Job(entry, request, inbound.stream, deadline, demand), _NOBODY
+            while True:
+                self._doors.check_deadline(deadline)
+                try:
+                    await self._attempt.run(job, avoid)
+                    return self._retries.served()
+                except (EngineError, HandoffExpired) as error:
+                    pause_s = self._retries.pause_s(job, error)
+                    if pause_s is None:
+                        raise
+                    avoid |= entry.engines_of_attempt()
+                await self._retries.rest(pause_s)
+                self._doors.demand()

@@ -14,7 +14,7 @@ from typing import Self
 from narwhal.clock import Clock
 from narwhal.errors import EngineError, NarwhalError
 from narwhal.model.engine import Leg
-from narwhal.model.placement import Demand, Reservation
+from narwhal.model.placement import Reservation
 from narwhal.model.request import InferenceRequest, Outcome, RequestRow
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.outcome import outcome_of
@@ -49,8 +49,8 @@ class Entry:
     """One request in hand. `row` is its journal row; `began` is on Clock.now."""
 
     __slots__ = (
-        "_answered", "_at_end", "_held", "_inbound", "_ledger", "_missed_slo", "_read", "began", "dispatched",
-        "row",
+        "_answered", "_at_end", "_held", "_inbound", "_ledger", "_missed_slo", "_read", "began", "decodes",
+        "dispatched", "row",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, inbound: Inbound, *, epoch: int) -> None:
@@ -61,6 +61,7 @@ class Entry:
         self._answered = False
         self._read = False
         self._at_end: Callable[[], None] | None = None
+        self.decodes = ledger.decodes
         self.began = ledger.clock.now()
         self.dispatched = False
         """A leg has been sent: the request runs to its end even if control is lost (I8)."""
@@ -71,11 +72,6 @@ class Entry:
             epoch=epoch,
         )
 
-    @property
-    def decodes(self) -> OpenDecodes:
-        """The router's open decode streams."""
-        return self._ledger.decodes
-
     def decoded(self, request: InferenceRequest) -> None:
         """The body has been read: from here on the end of the client ends the task that serves it."""
         self._read = True
@@ -84,10 +80,6 @@ class Entry:
     def at_end(self, give_back: Callable[[], None]) -> None:
         """`give_back` is called once, when the request has ended: its place in this router."""
         self._at_end = give_back
-
-    def sized(self, demand: Demand) -> None:
-        """Prompt tokens as counted or estimated; the engine's own count replaces them at the end."""
-        self.row.input_len = demand.input_tokens
 
     def hold(self, reservation: Reservation) -> None:
         """Takes over a reservation; a missed target counts once a request."""

@@ -10,7 +10,6 @@ from narwhal.model.request import RequestRow
 from narwhal.ports import StreamSink
 from narwhal.serving.assemble import AssemblePlan, Assembler
 from narwhal.serving.job import Job
-from narwhal.serving.ledger import Entry
 from narwhal.serving.relay import LegTally, Relay, RelayPlan
 
 SSE = "text/event-stream; charset=utf-8"
@@ -50,12 +49,9 @@ class StreamedOutput:
 
 def _begin(job: Job, clock: Clock) -> None:
     """The first output is about to leave: from here on there is no other attempt."""
-    _note_first_byte(job.entry, clock)
-    job.request.shed()
-
-
-def _note_first_byte(entry: Entry, clock: Clock) -> None:
+    entry = job.entry
     entry.row.first_byte_s = clock.now() - entry.began
+    job.request.shed()
 
 
 class WholeOutput:
@@ -71,7 +67,7 @@ class WholeOutput:
     def complete(self) -> None:
         """Raises StreamBroken when the document is over the limit."""
         job, body = self._job, self.sink.body()
-        _note_first_byte(job.entry, self._clock)
+        job.entry.row.first_byte_s = self._clock.now() - job.entry.began
         headers = (
             ("content-type", "application/json"),
             ("content-length", str(len(body))),
