@@ -184,8 +184,8 @@ class Standings:
     def evict(self, iid: str, reason: str, *, now: float) -> Effects:
         """An ejection that drift asks for: never of the last engine of its kind."""
         if iid in self.ejections or not self._needed(iid, now):
-            return self.eject(iid, reason, now=now)
-        reason = f"no ejection, for no other engine can take its part: {reason}"
+            return self.eject(iid, f"decode drift: {reason}", now=now)
+        reason = f"no ejection for decode drift, since no other engine can take its part: {reason}"
         return (_told("ejection", iid, reason=reason, enforced=False),)
 
     def check_failed(self, iid: str, checks: tuple[Check, ...]) -> Effects:

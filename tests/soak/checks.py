@@ -138,7 +138,7 @@ def roles_emptied(polls: Sequence[Poll], events: Sequence[Event], pinned: frozen
 
 def may_not_empty(event: Event) -> bool:
     """Holds and drift take nobody's last engine; confirmed failures may."""
-    return event.kind == "hold" or "drift" in event.reason
+    return event.kind == "hold" or event.reason.startswith("decode drift")
 
 
 def _emptied(poll: Poll, out: set[str], event: Event, *, pinned: frozenset[str]) -> Iterator[str]:

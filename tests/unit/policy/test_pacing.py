@@ -195,7 +195,9 @@ def test_drift_never_takes_the_last_engine_of_a_leg() -> None:
     assert passes.windows(2, d0=0.05) == ["ejection"]
     refused = passes.told[-1]
     assert not refused.enforced
-    assert refused.fields["reason"].startswith("no ejection, for no other engine can take its part:")
+    assert refused.fields["reason"].startswith(
+        "no ejection for decode drift, since no other engine can take its part:"
+    )
     assert passes.fleet.available(passes.now) == ("P0", D0)
     assert passes.pacing.probation == (D0,), "the history stays: it was no confirmed ejection"
 
