@@ -172,7 +172,7 @@ class Maintenance:
             return
         resident = fleet.resident()[iid]
         work = WorkLeft(
-            resident.prefill, resident.decode, fleet.kv()[iid].handoffs, load.running, load.waiting
+            resident.prefill, resident.decode, fleet.kv(now)[iid].handoffs, load.running, load.waiting
         )
         self._judge.carry_out(fleet.upkeep.settle(iid, work), now)
 

@@ -75,7 +75,7 @@ class RouterViews:
             standing=readings.fleet.standing(now),
             draining=tuple(sorted(readings.fleet.upkeep.drains.out())),
             edges=readings.fleet.edges(now),
-            kv=readings.fleet.kv(),
+            kv=readings.fleet.kv(now),
             thresholds=self._config.controller.thresholds,
             slo=self._config.slo,
             load=readings.fleet.pacing.load(self._eligible(now)),
@@ -110,7 +110,7 @@ class RouterViews:
         resident = readings.fleet.resident()
         eligible = self._eligible(now)
         drift = readings.fleet.pacing.health(now)
-        kv = readings.fleet.kv()
+        kv = readings.fleet.kv(now)
         controller = self._config.controller
         floors = {Role.PREFILL: controller.min_prefill, Role.DECODE: controller.min_decode}
         return GaugeSample(

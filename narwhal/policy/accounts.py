@@ -57,8 +57,9 @@ class Accounts:
         """Engine ID to the legs that this router has there now."""
         return {iid: Resident(load.prefills, load.decodes) for iid, load in self.loads.items()}
 
-    def kv(self) -> Mapping[str, HeldKv]:
+    def kv(self, now: float) -> Mapping[str, HeldKv]:
         """Engine ID to the KV that it holds for decodes that have not begun."""
+        self.expire(now)  # No pass does it on a router that owns no more.
         held = self._kv.by_engine
         return {iid: HeldKv(one.handoffs, one.tokens, one.orphaned) for iid, one in held.items()}
 

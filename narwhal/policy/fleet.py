@@ -148,9 +148,9 @@ class Fleet:
         """Edges that fail, are avoided or owe a probe, by producer and consumer."""
         return self._blame.edges.view(now)
 
-    def kv(self) -> Mapping[str, HeldKv]:
+    def kv(self, now: float) -> Mapping[str, HeldKv]:
         """Engine ID to the KV that it holds for decodes elsewhere."""
-        return self.accounts.kv()
+        return self.accounts.kv(now)
 
     def sizer(self, now: float) -> str | None:
         """The engine to ask for a token count: the prefill candidate with least resident work."""

@@ -17,7 +17,7 @@ LEASE_S = 30.0
 
 
 def held(rig: Rig, producer: int = 0) -> HeldKv:
-    return list(rig.fleet.kv().values())[producer]
+    return list(rig.fleet.kv(SystemClock().now()).values())[producer]
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])

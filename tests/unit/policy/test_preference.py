@@ -180,7 +180,7 @@ def test_held_blocks_weigh_on_the_next_prefill_by_the_share_of_the_cache_that_th
     held = handed_off(fleet, 10_000)  # a tenth of the cache that is assumed: weighs 1,000 tokens
     assert held.iid == "p0"
     assert fleet.resident()["p0"].prefill == 0
-    assert fleet.kv()["p0"].handoffs == 1
+    assert fleet.kv(NOW)["p0"].handoffs == 1
     for tokens, iid in ((1, "p1"), (1020, "p1"), (1, "p0")):
         reservation = fleet.reserve_prefill(Demand(tokens), NOW)
         assert reservation is not None
@@ -188,7 +188,7 @@ def test_held_blocks_weigh_on_the_next_prefill_by_the_share_of_the_cache_that_th
     fleet.accounts.pulled(held)
     fleet.accounts.pulled(held)
     fleet.check_invariants()
-    assert fleet.kv()["p0"].handoffs == 0
+    assert fleet.kv(NOW)["p0"].handoffs == 0
     assert weight(fleet) == 0.0
 
 
@@ -199,15 +199,21 @@ def test_they_weigh_until_their_lease_ends_and_are_orphaned_then() -> None:
     assert weight(fleet) == 25_000.0
     fleet.tick(NOW + 30.0)
     assert weight(fleet) == 0.0
-    assert (fleet.kv()["p0"].handoffs, fleet.kv()["p0"].orphaned) == (0, 1)
+    assert (fleet.kv(NOW + 30.0)["p0"].handoffs, fleet.kv(NOW + 30.0)["p0"].orphaned) == (0, 1)
+
+
+def test_they_leave_the_books_of_a_router_that_makes_no_passes_too() -> None:
+    fleet = fleet_of("p0", "d0")
+    handed_off(fleet, 100)
+    assert fleet.kv(NOW + 29.9)["p0"].handoffs == 1
+    assert fleet.kv(NOW + 30.0)["p0"].handoffs == 0
 
 
 def test_a_longer_lease_is_known_from_the_handoff_timeout() -> None:
     specs = (EngineSpec("p0", "http://p0", Role.PREFILL), EngineSpec("d0", "http://d0"))
     fleet = Fleet(fleet_config(*specs, serving=serving_settings(handoff_timeout_s=50.0)), {})
     handed_off(fleet, 10)
-    fleet.tick(NOW + 59)
-    assert fleet.kv()["p0"].handoffs == 1
+    assert fleet.kv(NOW + 59)["p0"].handoffs == 1
 
 
 def test_a_reservation_that_ended_otherwise_holds_nothing() -> None:
@@ -216,7 +222,7 @@ def test_a_reservation_that_ended_otherwise_holds_nothing() -> None:
     assert reservation is not None
     fleet.release(reservation, NOW)
     fleet.accounts.hand_off(reservation, 10, now=NOW)
-    assert fleet.kv()["p0"].handoffs == 0
+    assert fleet.kv(NOW)["p0"].handoffs == 0
 
 
 def test_held_handoffs_travel_with_their_weight() -> None:
