@@ -3,25 +3,22 @@
 | evidence | who may be to blame | then |
 | --- | --- | --- |
 | a leg failed | the request | what it added anywhere is taken back, its engines owe a probe without a hold |
-| a decode behind a KV handoff failed | the pair | the edge is avoided and probed, its ends are not charged |
-| the same, with two consumers | the producer | held and probed; consumers that do well elsewhere go free |
+| a decode behind a KV handoff failed, a probe across an edge | pair, producer or consumer | as `pairs` says |
 | 429 and nothing else for 30 s, or 4xx to different requests | the engine | it is held and probed |
 | a probe began before what is owed now, or before its newest evidence | nobody | it is made again at once |
-| a probe across an edge was bad, there are other producers | perhaps the pair | the engine is probed alone |
 | another process start or ID | nobody | every edge that knew the old process is probed |
 | anything else | the engine | as `judgement` says |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, RequestSuspected, Told
-from narwhal.model.engine import Leg
+from narwhal.model.effect import Effect, ProbeKind, RequestSuspected, Told
 from narwhal.model.evidence import (
     EdgeProbed,
     Evidence,
@@ -35,9 +32,9 @@ from narwhal.model.evidence import (
 )
 from narwhal.model.settings import RecoverySettings
 from narwhal.policy.back_pressure import BackPressure
-from narwhal.policy.edge_map import Edge
-from narwhal.policy.edges import Edges, Suspect, is_about_transfer
+from narwhal.policy.edges import Edges, is_about_transfer
 from narwhal.policy.judgement import Judgement
+from narwhal.policy.pairs import Pairs
 from narwhal.policy.poison import Counted, Poison
 from narwhal.policy.preference import Preference
 from narwhal.policy.processes import Processes
@@ -58,6 +55,7 @@ class Blame:
         engines, eject_after = judgement.standings.engines, settings.eject_after
         every_s = settings.readmit_every * interval_s
         self.edges = Edges(engines, eject_after=eject_after, every_s=every_s)
+        self._pairs = Pairs(judgement, self.edges)
         self.pressure = BackPressure(eject_after=eject_after, every_s=every_s)
         self.preference = Preference(self.edges, self.pressure)
         self._judgement = judgement
@@ -69,7 +67,7 @@ class Blame:
             LegFailed: self._failed,
             LegAnswered: self._answered,
             InferenceProbed: self._inference_probed,
-            EdgeProbed: self._edge_probed,
+            EdgeProbed: self._pairs.edge_probed,
             ProcessSeen: self._process_seen,
             Validated: self._validated,
         }
@@ -87,18 +85,19 @@ class Blame:
         iid = evidence.iid
         effects = self._clear(evidence, now) if iid in self._troubled else NOTHING
         if evidence.peer:
-            avoided = self.edges.crossed(evidence.peer, iid, now=now)
-            if not avoided:
+            shown = self.edges.crossed(evidence.peer, iid, now=now)
+            if not shown:
                 return effects
+            effects = (*effects, *self._pairs.shown(shown, now))
             self._look()
-            return (*effects, *self._avoided(avoided), *self._probes_due(now))
+            return effects
         if evidence.remote_engine_id and self._processes.named(iid, evidence.remote_engine_id):
-            return (*effects, *self._restarted(iid, now))
+            return (*effects, *self._pairs.restarted(iid, now))
         return effects
 
     def tick(self, now: float) -> Effects:
         """What time brings: to engines, and to edges whose probes are due."""
-        return (*self._returned(self._judgement.standings.tick(now), now), *self._probes_due(now))
+        return (*self._returned(self._judgement.standings.tick(now), now), *self._pairs.probes_due(now))
 
     def export(self, now: float) -> list[dict[str, Any]]:
         """The avoided edges, for a handoff."""
@@ -144,10 +143,11 @@ class Blame:
 
     def _failed(self, evidence: LegFailed, now: float) -> Effects:
         saturated = self.pressure.failed(evidence, now)
-        charged = self._poison.failed(evidence, now)
+        row = self._judgement.row(evidence.iid, evidence.failure)
+        charged = self._poison.failed(evidence, now, row=row)
         if charged is not None:
             return self._poisoned(evidence, charged, now=now)
-        effects = self._leg_of_pair_failed(evidence, now)
+        effects = self._pairs.failed(evidence, now)
         if saturated:
             return (*effects, *self._judgement.suspect(evidence.iid, saturated, now=now))
         return effects
@@ -161,36 +161,14 @@ class Blame:
             RequestSuspected(reason),
             _told("request_suspected", evidence.iid, reason=reason, **fields),
         ]
-        for (iid, failure, peer), times in charged.items():
-            effects += self._judgement.pardon(iid, failure, times=times)
-            for _ in range(times):
-                self.edges.take_back(peer, iid, failure=failure)
+        for (iid, failure, peer, row), times in charged.items():
+            effects += self._judgement.pardon(iid, failure, times=times, row=row)
+            for _ in range(times if is_about_transfer(failure, evidence.way) else 0):
+                self.edges.take_back(peer, iid, failure=failure, row=row)
         for iid in engines:
             if now >= self._looked_at.get(iid, -inf) + LOOK_AGAIN_S:
                 self._looked_at[iid] = now
                 effects += self._judgement.suspect(iid, reason, hold=False, now=now)
-        return tuple(effects)
-
-    def _leg_of_pair_failed(self, evidence: LegFailed, now: float) -> Effects:
-        iid, failure, peer = evidence.iid, evidence.failure, evidence.peer
-        if evidence.leg is not Leg.DECODE or not peer or not is_about_transfer(failure, evidence.way):
-            return self._judgement.step(evidence, now)
-        verdict = self.edges.failed(peer, iid, failure=failure, now=now)
-        if isinstance(verdict, Edge):
-            pardoned = self._judgement.pardon(iid, failure, times=verdict.failures - 1)
-            return (*pardoned, *self._avoided((verdict,)), *self._probes_due(now))
-        if isinstance(verdict, Suspect):
-            counted = NOTHING if (iid, failure) in verdict.cleared else self._judgement.step(evidence, now)
-            return (*counted, *self._suspected(verdict, evidence, now=now))
-        return self._judgement.step(evidence, now)
-
-    def _suspected(self, suspect: Suspect, evidence: LegFailed, *, now: float) -> Effects:
-        """A producer. This failure was never held against its consumer, the others are taken back."""
-        effects: list[Effect] = []
-        for (iid, failure), times in suspect.cleared.items():
-            own = (iid, failure) == (evidence.iid, evidence.failure)
-            effects += self._judgement.pardon(iid, failure, times=times - own)
-        effects += self._judgement.suspect(suspect.iid, suspect.reason, consumer=suspect.consumer, now=now)
         return tuple(effects)
 
     def _answered(self, evidence: LegAnswered, now: float) -> Effects:
@@ -215,49 +193,19 @@ class Blame:
         if evidence.outcome is ProbeOutcome.GOOD:
             self._refusals.proved(iid, now)
             self.pressure.forget(iid)
-            restored = self._crossed_well(evidence, now)
+            restored = self._pairs.crossed_well(evidence, now)
             return (*restored, *self._judgement.step(evidence, now))
-        if evidence.outcome is ProbeOutcome.BAD and self._may_be_the_pairs(evidence):
-            edge = self.edges.probed(evidence.peer, iid, outcome=ProbeOutcome.BAD, now=now)
-            avoided = self._avoided((edge,) if edge is not None else ())
-            reason = f"a probe across {evidence.peer} failed, which may be the pair's fault"
-            return (*avoided, *self._judgement.standings.checks.ask_alone(iid, reason=reason, now=now))
+        if evidence.outcome is ProbeOutcome.BAD and evidence.peer and not is_refusal(evidence.status):
+            return self._pairs.across_failed(evidence, now)
         if evidence.outcome is ProbeOutcome.BAD and is_refusal(evidence.status):
             evidence = replace(evidence, detail=why_refused(evidence.status))
         return self._judgement.step(evidence, now)
-
-    def _may_be_the_pairs(self, evidence: InferenceProbed) -> bool:
-        """It has another producer to decode from: a probe of it alone tells engine from edge."""
-        iid, peer = evidence.iid, evidence.peer
-        if not peer or is_refusal(evidence.status):
-            return False
-        standings = self._judgement.standings
-        others = standings.able.get(Leg.PREFILL, frozenset()) - {iid, peer}
-        return not all(map(standings.is_out, others))
-
-    def _crossed_well(self, evidence: InferenceProbed, now: float) -> Effects:
-        ends = (evidence.peer, evidence.iid) if evidence.peer else (evidence.iid, evidence.consumer)
-        edge = self.edges.probed(*ends, outcome=ProbeOutcome.GOOD, now=now)
-        return (_edge_told("edge_restored", edge),) if edge is not None else NOTHING
-
-    def _edge_probed(self, evidence: EdgeProbed, now: float) -> Effects:
-        outcome = evidence.outcome
-        edge = self.edges.probed(evidence.producer, evidence.consumer, outcome=outcome, now=now)
-        if edge is None:
-            return NOTHING
-        if outcome is ProbeOutcome.GOOD:
-            return (_edge_told("edge_restored", edge),)
-        suspect = self.edges.culprit(edge)
-        if suspect is None:
-            return self._avoided((edge,))
-        held = self._judgement.suspect(suspect.iid, suspect.reason, consumer=suspect.consumer, now=now)
-        return (*self._avoided((edge,)), *held)
 
     def _process_seen(self, evidence: ProcessSeen, now: float) -> Effects:
         new = self._processes.started(evidence.iid, evidence.process_start)
         return (
             *self._judgement.step(evidence, now),
-            *(self._restarted(evidence.iid, now) if new else NOTHING),
+            *(self._pairs.restarted(evidence.iid, now) if new else NOTHING),
         )
 
     def _validated(self, evidence: Validated, now: float) -> Effects:
@@ -277,32 +225,6 @@ class Blame:
                 self.pressure.forget(iid)
         self._look()
         return effects
-
-    # --- edges -----------------------------------------------------------------------------------
-
-    def _restarted(self, iid: str, now: float) -> Effects:
-        self.edges.restarted(iid, now)
-        told = _told("peer_restarted", iid, reason="it is another process than before")
-        return (told, *self._probes_due(now))
-
-    def _probes_due(self, now: float) -> Effects:
-        """An edge whose end is out waits: a probe could tell nothing of the pair."""
-        is_out = self._judgement.standings.is_out
-        return tuple(
-            ProbeWanted(ProbeKind.EDGE, edge.consumer, edge.producer)
-            for edge in self.edges.due(now)
-            if not is_out(edge.consumer) and not is_out(edge.producer)
-        )
-
-    @staticmethod
-    def _avoided(edges: Iterable[Edge]) -> Effects:
-        return tuple(_edge_told("edge_avoided", edge) for edge in edges)
-
-
-def _edge_told(kind: str, edge: Edge) -> Told:
-    """An edge at rest has no reason: its probe was good."""
-    reason = edge.reason or "a probe across it was good"
-    return _told(kind, edge.consumer, reason=reason, producer=edge.producer)
 
 
 def _told(kind: str, iid: str, *, reason: str, **fields: Any) -> Told:

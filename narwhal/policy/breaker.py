@@ -23,7 +23,7 @@ the engine each time. What never reached it (refused, DNS, TLS) has no body here
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Set
 from enum import Enum
 from types import MappingProxyType
@@ -76,13 +76,15 @@ CLEARED_BY: Mapping[Proof, frozenset[FailureClass]] = MappingProxyType(
 class Breaker:
     """Counts consecutive failures. An engine without a streak has no entry, so good news cost a look-up."""
 
-    __slots__ = ("_eject_after", "_lost", "_streaks", "_thresholds")
+    __slots__ = ("_begun", "_eject_after", "_lost", "_streaks", "_thresholds")
 
     def __init__(self, *, eject_after: int, liveness_misses: int) -> None:
         self._eject_after = eject_after
         self._thresholds = dict.fromkeys(FailureClass, eject_after)
         self._thresholds[FailureClass.LIVENESS] = liveness_misses
         self._streaks: dict[str, dict[FailureClass, int]] = {}
+        self._begun: Counter[tuple[str, FailureClass]] = Counter()
+        """How many streaks of that class the engine has had that are over."""
         self._lost: dict[str, deque[bytes]] = {}
         """Engine ID to the requests behind the newest connection failures of its streak."""
 
@@ -108,6 +110,7 @@ class Breaker:
         cleared = CLEARED_BY[proof].intersection(streaks)
         for failure in cleared:
             del streaks[failure]
+            self._begun[iid, failure] += 1
         if not streaks:
             del self._streaks[iid]
         return cleared
@@ -126,8 +129,12 @@ class Breaker:
 
     def forget(self, iid: str) -> None:
         """Ends every streak of the engine."""
-        self._streaks.pop(iid, None)
+        self._begun.update((iid, failure) for failure in self._streaks.pop(iid, ()))
         self._lost.pop(iid, None)
+
+    def row(self, iid: str, failure: FailureClass) -> int:
+        """Number of the streak to which a failure counts now: what was counted to another one is over."""
+        return self._begun[iid, failure]
 
     def count(self, iid: str, failure: FailureClass) -> int:
         """Failures in a row, 0 without a streak."""
@@ -157,6 +164,7 @@ class Breaker:
         """Replaces every streak by what a handoff tells; what is no streak of a known class is left out."""
         self._streaks, self._lost = {}, {}
         for iid in engines:
+            self._begun.update((iid, failure) for failure in FailureClass)
             told = streaks.get(iid)
             counts = {c: told.get(c.value) for c in FailureClass} if isinstance(told, Mapping) else {}
             known = {c: n for c, n in counts.items() if type(n) is int and n > 0}

@@ -10,6 +10,7 @@
 | free | ask | owed and asked |
 | free | restored | owed, due at once |
 | owed | ask | owed, with more producers |
+| owed across an edge | a good local probe, as one begun before | owed and asked: it proves no transfer |
 | owed | due at `now` | owed and asked, due again after its pause: no answer delays, it loses nothing |
 | owed | inconclusive | owed, due after its pause |
 | owed | settled | free |
@@ -50,6 +51,8 @@ class Owed:
     consumer: str = ""
     then_inference: bool = False
     turn: int = 0
+    failed: list[str] = field(default_factory=list)
+    """Producers across whom its probe failed, while it is owed."""
 
 
 class Checks:
@@ -97,9 +100,16 @@ class Checks:
         """As `ask`, for an inference probe of a suspect producer: `consumer` is to pull its KV."""
         new = iid not in self._owed[ProbeKind.INFERENCE]
         owed = self._owe(ProbeKind.INFERENCE, iid, reason=reason, now=now)
-        if not owed.consumer:
+        if not owed.consumer or self._is_out(owed.consumer):
             owed.consumer, owed.renewed = consumer, self._number
         return self._asked(ProbeKind.INFERENCE, iid, owed=owed, now=now) if new else ()
+
+    def ask_from(self, iid: str, *, reason: str, producers: Iterable[str], now: float) -> Wanted:
+        """Asks at once for an inference probe that pulls from these in turn, whatever was owed."""
+        owed = self._owe(ProbeKind.INFERENCE, iid, reason=reason, now=now)
+        owed.producers, owed.consumer, owed.turn = list(producers), "", 0
+        owed.renewed = self._number
+        return self._asked(ProbeKind.INFERENCE, iid, owed=owed, now=now)
 
     def ask_alone(self, iid: str, *, reason: str, now: float) -> Wanted:
         """Asks at once for an inference probe of the engine by itself, whatever was owed."""
@@ -154,6 +164,22 @@ class Checks:
         bad = evidence.outcome is ProbeOutcome.BAD
         return evidence.number <= (owed.since if bad else owed.renewed)
 
+    def is_answer(self, iid: str, *, peer: str, consumer: str) -> bool:
+        """A good inference probe across `peer`, or with `consumer`, shows what is owed."""
+        owed = self._owed[ProbeKind.INFERENCE].get(iid)
+        if owed is None or consumer:
+            return True
+        wanted = self._wanted(ProbeKind.INFERENCE, iid, owed=owed)
+        return not wanted.consumer and (bool(peer) or not self._live(owed))
+
+    def failed_across(self, iid: str, producer: str) -> tuple[str, ...]:
+        """Notes a bad probe across; the producers of all of them while the probe is owed."""
+        owed = self._owed[ProbeKind.INFERENCE].get(iid)
+        if owed is None:
+            return (producer,)
+        _note(owed.failed, producer)
+        return tuple(owed.failed)
+
     def settle(self, kind: ProbeKind, iid: str) -> bool:
         """The answer has come. True: an inference probe is to follow."""
         owed = self._owed[kind].pop(iid, None)
@@ -192,8 +218,17 @@ class Checks:
         live = [one for one in owed.producers if not one or not self._is_out(one)]
         return ProbeWanted(kind, iid, live[owed.turn % len(live)] if live else "")
 
+    def _live(self, owed: Owed) -> list[str]:
+        """Producers that an across-probe can still pull from."""
+        return [one for one in owed.producers if one and not self._is_out(one)]
+
     def _pause_s(self, kind: ProbeKind) -> float:
         return self._every_s if kind is ProbeKind.INFERENCE else 0.0
+
+
+def _note(names: list[str], name: str) -> None:
+    if name not in names:
+        names.append(name)
 
 
 def _add(owed: Owed, producers: Iterable[str]) -> bool:

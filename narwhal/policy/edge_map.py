@@ -3,9 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
+
+from narwhal.model.evidence import FailureClass
+
+PARTNERS = 2
+"""Partners with whom an engine fails when it is its own fault."""
+
+IsOut = Callable[[str], bool]
+"""An ejected engine: what was seen with it tells nothing of its partners."""
 
 
 # Identity is what counts: an edge is looked up, never compared.
@@ -13,6 +22,7 @@ from math import inf
 class Edge:
     """`failures` in a row since `failing_since`; `good_at`: the newest clean decode, -inf: none.
 
+    `charged`: how many of them, by class and row, are held against the consumer (row: of its breaker).
     `avoided_at` is None while placement may use it. `due_at`: when its probe is to be asked, None: none
     is owed. `reason` is a sentence for people, "" at rest.
     """
@@ -25,6 +35,7 @@ class Edge:
     avoided_at: float | None = None
     due_at: float | None = None
     reason: str = ""
+    charged: Counter[tuple[FailureClass, int]] = field(default_factory=Counter)
 
     @property
     def works(self) -> bool:
@@ -77,11 +88,34 @@ class EdgeMap:
 
     def ends_are_sound(self, edge: Edge) -> bool:
         """Both have had a clean decode with another partner since this edge began to fail."""
-        others = (self.out_of(edge.producer), self.into(edge.consumer))
-        return all(
-            any(e.works and e.good_at >= edge.failing_since for e in edges if e is not edge)
-            for edges in others
-        )
+        return self.producer_is_sound(edge) and self.consumer_is_sound(edge)
+
+    def producer_is_sound(self, edge: Edge) -> bool:
+        return _does_well_beside(edge, self.out_of(edge.producer))
+
+    def consumer_is_sound(self, edge: Edge) -> bool:
+        return _does_well_beside(edge, self.into(edge.consumer))
+
+    def failing_consumers(self, producer: str, is_out: IsOut) -> list[str]:
+        """Whose probes with the producer failed, sorted, where they are `PARTNERS` and it works with none."""
+        edges = [e for e in self.out_of(producer) if not is_out(e.consumer)]
+        return sorted(e.consumer for e in _all_bad(edges))
+
+    def failing_producers(self, consumer: str, is_out: IsOut) -> list[str]:
+        """The mirror image; a producer that fails with all its consumers tells nothing of this one."""
+        edges = [e for e in self.into(consumer) if not is_out(e.producer)]
+        own = [e for e in edges if not self.failing_consumers(e.producer, is_out)]
+        return sorted(e.producer for e in _all_bad(own))
+
+    def best_producer(self, consumer: str, producers: Iterable[str]) -> str:
+        """Of those whose edge is not avoided the one that last did well with it; "" without any."""
+        edges = {iid: self.known(iid, consumer) for iid in producers}
+        return _best({iid: edge for iid, edge in edges.items() if edge is None or edge.avoided_at is None})
+
+    def best_consumer(self, producer: str, consumers: Iterable[str]) -> str:
+        """The mirror image."""
+        edges = {iid: self.known(producer, iid) for iid in consumers}
+        return _best({iid: edge for iid, edge in edges.items() if edge is None or edge.avoided_at is None})
 
     def fails_without(self, consumer: str, producer: str) -> bool:
         """The consumer fails with another producer too."""
@@ -95,3 +129,20 @@ class EdgeMap:
             return max(others, default=-inf)
 
         return max(sorted(consumers), key=well_at)
+
+
+def _does_well_beside(edge: Edge, edges: Iterable[Edge]) -> bool:
+    return any(e.works and e.good_at >= edge.failing_since for e in edges if e is not edge)
+
+
+def _all_bad(edges: Sequence[Edge]) -> list[Edge]:
+    bad = [edge for edge in edges if edge.avoided_at is not None]
+    return bad if len(bad) >= PARTNERS and not any(edge.works for edge in edges) else []
+
+
+def _best(edges: Mapping[str, Edge | None]) -> str:
+    def well_at(iid: str) -> float:
+        edge = edges[iid]
+        return edge.good_at if edge is not None and edge.works else -inf
+
+    return max(sorted(edges), key=well_at, default="")

@@ -17,12 +17,14 @@ row has had a decode across another edge that does not fail now.
 | producer | event | verdict |
 | --- | --- | --- |
 | failing | `eject_after` failed decodes in a row, with two consumers or more | its own fault |
+| any | an edge failed so often or its probe was bad; the consumer is sound with others, it is not | accused |
 | any | bad probes with two consumers or more, and it works with none | its own fault |
 
 | consumer | event | verdict |
 | --- | --- | --- |
 | any | bad probes with two producers or more, and it works with none | its own fault |
 
+Accused: it is to be probed with another consumer, or with the same one where there is no other.
 A consumer's failed decodes in a row, whatever their producers, are counted by the breaker. Not counted
 here: a decode that never reached its engine, back-pressure, silence behind the first token (the KV had come).
 """
@@ -38,17 +40,17 @@ from typing import Any
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import FailureClass, ProbeOutcome
 from narwhal.model.pair_view import EdgeView
-from narwhal.policy.edge_map import Edge, EdgeMap
+from narwhal.policy.edge_map import PARTNERS, Edge, EdgeMap, IsOut
 
-PARTNERS = 2
-"""Partners with whom an engine fails when it is its own fault."""
 _TRANSFER = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS})
 _BEHIND_FIRST_TOKEN = frozenset({"stream:silence"})
 _TRAVELS = ("producer", "consumer", "reason", "age_s")
 _NONE: frozenset[str] = frozenset()
 
-Row = Counter[tuple[str, FailureClass]]
-"""Failed decodes of one producer's KV in a row, by consumer and class."""
+Charge = tuple[str, FailureClass, int]
+"""What one failed decode is held against: the consumer, the class, the consumer's row of that class."""
+Row = Counter[Charge]
+"""Failed decodes of one producer's KV in a row."""
 
 
 def is_about_transfer(failure: FailureClass, way: str) -> bool:
@@ -58,13 +60,15 @@ def is_about_transfer(failure: FailureClass, way: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An engine whose fault it is. `cleared`: how many failures of which (consumer, class) are therefore
-    not the consumers' own. `consumer`: who is to pull from it in its probe, "" where it is no producer."""
+    """An engine whose fault it is. `cleared`: how many failures of which charge are therefore
+    not the consumers' own. Of its probe: `consumer` is to pull from it, where it is a producer; `producer` is
+    whose KV it is to pull, where it is a consumer."""
 
     iid: str
     reason: str
-    cleared: Mapping[tuple[str, FailureClass], int]
+    cleared: Mapping[Charge, int]
     consumer: str = ""
+    producer: str = ""
 
 
 class Edges:
@@ -87,7 +91,7 @@ class Edges:
     # --- evidence of legs ------------------------------------------------------------------------
 
     def crossed(self, producer: str, consumer: str, *, now: float) -> tuple[Edge, ...]:
-        """A decode reached its clean end; edges that are avoided from now on."""
+        """A decode reached its clean end; edges avoided from now on, or whose producer is accused."""
         edge = self.map.edge(producer, consumer)
         if edge is None:
             return ()
@@ -99,11 +103,12 @@ class Edges:
         return self._ripened(now, beside=edge) if self._ripe else ()
 
     def failed(
-        self, producer: str, consumer: str, *, failure: FailureClass, now: float
+        self, producer: str, consumer: str, *, failure: FailureClass, now: float, row: int = 0
     ) -> Suspect | Edge | None:
         """A decode failed in a way that may be its transfer's: whose fault that shows, None: nobody's yet.
 
-        An edge that is returned is avoided from now on.
+        `row`: of the consumer's failures of that class, to which it counts.
+        An edge that is returned is avoided from now on, and this failure nobody else's.
         """
         edge = self.map.edge(producer, consumer)
         if edge is None:
@@ -111,34 +116,55 @@ class Edges:
         if not edge.failures:
             edge.failing_since = now
         edge.failures += 1
-        row = self._rows.setdefault(producer, Counter())
-        row[consumer, failure] += 1
+        edge.charged[failure, row] += 1
+        charges = self._rows.setdefault(producer, Counter())
+        charges[consumer, failure, row] += 1
         if edge.failures >= self._eject_after and edge.avoided_at is None:
             self._ripe[edge] = None
             if self._is_the_pairs(edge, now):
+                edge.charged[failure, row] -= 1
+                self._less(producer, Counter({(consumer, failure, row): 1}))
                 return edge
-        if row.total() >= self._eject_after and len({name for name, _ in row}) >= PARTNERS:
-            return self._suspect(producer, row)
+        if charges.total() >= self._eject_after and len({name for name, *_ in charges}) >= PARTNERS:
+            return self._suspect(producer, charges)
         return None
 
-    def take_back(self, producer: str, consumer: str, *, failure: FailureClass) -> None:
+    def take_back(self, producer: str, consumer: str, *, failure: FailureClass, row: int = 0) -> None:
         """One failure was the request's. Without one: nothing happens."""
         edge = self.map.known(producer, consumer)
-        if edge is not None and edge.failures:
+        if edge is not None and edge.failures and edge.charged[failure, row] > 0:
+            edge.charged[failure, row] -= 1
             edge.failures -= 1
             if edge.failures < self._eject_after:
                 self._ripe.pop(edge, None)
-        row = self._rows.get(producer)
-        if row is not None:
-            row -= Counter({(consumer, failure): 1})
-            if not row:
+        self._less(producer, Counter({(consumer, failure, row): 1}))
+
+    def pardoned(self, edge: Edge) -> Mapping[tuple[FailureClass, int], int]:
+        """It is the pair's matter: what it added to others is taken back, from its producer's row here."""
+        charged, edge.charged = edge.charged, Counter()
+        self._less(edge.producer, Counter({(edge.consumer, *key): n for key, n in charged.items()}))
+        return charged
+
+    def _less(self, producer: str, taken: Row) -> None:
+        charges = self._rows.get(producer)
+        if charges is not None:
+            charges -= taken
+            if not charges:
                 del self._rows[producer]
 
+    def accuses(self, edge: Edge | None) -> bool:
+        """It fails for good, and its producer is left to blame: the consumer does well with others, and the
+        producer has not since."""
+        if edge is None or (edge.avoided_at is None and edge not in self._ripe):
+            return False
+        return self.map.consumer_is_sound(edge) and not self.map.producer_is_sound(edge)
+
     def _ripened(self, now: float, *, beside: Edge) -> tuple[Edge, ...]:
-        """Ripe edges that are avoided from now on: only one that shares an end with `beside` can be."""
+        """Ripe edges that are now known to be the pair's or the producer's matter: only one that shares an
+        end with `beside` can be."""
         ends = (beside.producer, beside.consumer)
         near = [edge for edge in self._ripe if edge.producer == ends[0] or edge.consumer == ends[1]]
-        return tuple(edge for edge in near if self._is_the_pairs(edge, now))
+        return tuple(edge for edge in near if self._is_the_pairs(edge, now) or self.accuses(edge))
 
     def _is_the_pairs(self, edge: Edge, now: float) -> bool:
         if not self.map.ends_are_sound(edge):
@@ -149,7 +175,7 @@ class Edges:
 
     def _suspect(self, producer: str, row: Row) -> Suspect:
         del self._rows[producer]
-        consumers = sorted({name for name, _ in row})
+        consumers = sorted({name for name, *_ in row})
         own = {key: count for key, count in row.items() if not self.map.fails_without(key[0], producer)}
         reason = f"{row.total()} decodes in a row of its KV handoffs failed, on {', '.join(consumers)}"
         return Suspect(producer, reason, own, self.map.witness(producer, consumers))
@@ -172,18 +198,21 @@ class Edges:
             edge.due_at = now + self._every_s
         return None
 
-    def culprit(self, edge: Edge) -> Suspect | None:
+    def ripened_by(self, producer: str, consumer: str, *, now: float) -> tuple[Edge, ...]:
+        """As `crossed`, after a good probe across that edge."""
+        edge = self.map.known(producer, consumer)
+        return self._ripened(now, beside=edge) if edge is not None and self._ripe else ()
+
+    def culprit(self, edge: Edge, is_out: IsOut) -> Suspect | None:
         """After a bad probe of `edge`: the end that fails with two partners or more and works with none."""
-        out = list(self.map.out_of(edge.producer))
-        consumers = [e.consumer for e in out if e.avoided_at is not None]
-        if len(consumers) >= PARTNERS and not any(e.works for e in out):
-            reason = f"probes of its KV handoffs failed on {', '.join(sorted(consumers))}"
+        consumers = self.map.failing_consumers(edge.producer, is_out)
+        if consumers:
+            reason = f"probes of its KV handoffs failed on {', '.join(consumers)}"
             return Suspect(edge.producer, reason, {}, self.map.witness(edge.producer, consumers))
-        into = self.map.into(edge.consumer)
-        producers = [e.producer for e in into if e.avoided_at is not None]
-        if len(producers) >= PARTNERS and not any(e.works for e in into):
-            reason = f"probes of KV handoffs from {', '.join(sorted(producers))} failed on it"
-            return Suspect(edge.consumer, reason, {})
+        producers = self.map.failing_producers(edge.consumer, is_out)
+        if producers:
+            reason = f"probes of KV handoffs from {', '.join(producers)} failed on it"
+            return Suspect(edge.consumer, reason, {}, producer=edge.producer)
         return None
 
     def due(self, now: float) -> tuple[Edge, ...]:
@@ -225,6 +254,7 @@ class Edges:
         edge.due_at, edge.reason = due_at, reason
         if edge.avoided_at is None:
             edge.avoided_at = now
+            edge.failing_since = edge.failing_since if edge.failures else now
             consumers = self.avoided.get(edge.producer, _NONE) | {edge.consumer}
             self.avoided = {**self.avoided, edge.producer: consumers}
 
@@ -244,6 +274,7 @@ class Edges:
 
     def _forget_failures(self, edge: Edge) -> None:
         edge.failures = 0
+        edge.charged.clear()
         self._ripe.pop(edge, None)
 
     # --- what people and the next owner see ------------------------------------------------------

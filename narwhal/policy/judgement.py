@@ -8,7 +8,7 @@
 | HealthProbed good | clears, ends caution and quarantine; after timeouts an inference probe follows |
 | HealthProbed bad | ejects whom a verdict asked about, unless its streams bring bytes: then `overload` |
 | the same, of a suspect carried over with less than a verdict | as a sweep that missed, every pass |
-| InferenceProbed good | clears, ends the holds |
+| InferenceProbed good | clears, ends the holds; a local one while one across is owed: asked again at once |
 | InferenceProbed bad | ejects |
 | LivenessSwept good | as a good health check |
 | LivenessSwept bad | one miss, or `overload` while its streams bring bytes; at the threshold ejects |
@@ -68,6 +68,7 @@ class Judgement:
         self.standings = Standings(engines, every_s=every_s, together=together)
         self._breaker = Breaker(eject_after=settings.eject_after, liveness_misses=settings.liveness_misses)
         self.suspects = self._breaker.engines
+        self.row = self._breaker.row
         self._quarantine_s = settings.failure_quarantine_s
         self._producers: dict[str, dict[str, None]] = {}
         """Engine with a streak to the producers whose transfers failed there, "" = a local decode."""
@@ -89,12 +90,8 @@ class Judgement:
         return act(evidence, now) if act is not None else NOTHING
 
     def view(self, now: float) -> StandingView:
-        return StandingView(
-            failures=self._breaker.streaks(),
-            verifying=self.standings.verifying(),
-            ejected=self.standings.ejected(),
-            holds=self.standings.holds(now),
-        )
+        out = self.standings
+        return StandingView(self._breaker.streaks(), out.verifying(), out.ejected(), out.holds(now))
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -190,12 +187,12 @@ class Judgement:
             return NOTHING
         if evidence.outcome is ProbeOutcome.BAD:
             across = f" across {evidence.peer}" if evidence.peer else ""
-            why = (
-                standings.checks.reason(ProbeKind.INFERENCE, iid)
-                or "nothing of its own: it was met on the way"
-            )
+            owed = standings.checks.reason(ProbeKind.INFERENCE, iid)
+            why = owed or "nothing of its own: it was met on the way"
             reason = f"an inference probe{across} failed: {evidence.detail}; asked for {why}"
             return standings.eject(iid, reason, now=now)
+        if not standings.checks.is_answer(iid, peer=evidence.peer, consumer=evidence.consumer):
+            return standings.checks.again(ProbeKind.INFERENCE, iid, now=now)
         standings.checks.settle(ProbeKind.INFERENCE, iid)
         self._prove(iid, Proof.INFERENCE)
         self._producers.pop(iid, None)
@@ -233,8 +230,10 @@ class Judgement:
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
 
-    def pardon(self, iid: str, failure: FailureClass, *, times: int) -> Effects:
-        """So many failures were not the engine's own: they and the quarantine they brought are taken back."""
+    def pardon(self, iid: str, failure: FailureClass, *, times: int, row: int) -> Effects:
+        """So many failures of that `row`, and the quarantine they brought, were not its own."""
+        if row != self._breaker.row(iid, failure):
+            return NOTHING
         for _ in range(times):
             self._breaker.take_back(iid, failure)
         if times <= 0 or self._breaker.suspects(iid):

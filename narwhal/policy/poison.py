@@ -30,8 +30,9 @@ REMEMBERED_S = 60.0
 UNSENT = frozenset({"connection:connect", "timeout:connect"})
 """Ways in which no byte of the request reached the engine."""
 
-Counted = tuple[str, FailureClass, str]
-"""One failure that was held against an engine: its ID, the class, the producer of a decode that crossed."""
+Counted = tuple[str, FailureClass, str, int]
+"""One failure that was held against an engine: its ID, the class, the producer of a decode that crossed, the
+engine's row of that class to which it counted."""
 
 
 @dataclass(slots=True)
@@ -59,8 +60,8 @@ class Poison:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def failed(self, evidence: LegFailed, now: float) -> Mapping[Counted, int] | None:
-        """Remembers one failed leg. None: no suspicion.
+    def failed(self, evidence: LegFailed, now: float, *, row: int = 0) -> Mapping[Counted, int] | None:
+        """Remembers one failed leg, which is about to count to that `row`. None: no suspicion.
 
         Otherwise the request is suspected poison: this failure is not to be counted, and what is returned
         (how often; may be empty) had been before.
@@ -71,7 +72,7 @@ class Poison:
         way = self._way(evidence.request, evidence.way, now=now)
         way.engines.add(evidence.iid)
         if len(way.engines) < 2:
-            way.counted[evidence.iid, evidence.failure, evidence.peer] += 1
+            way.counted[evidence.iid, evidence.failure, evidence.peer, row] += 1
             return None
         counted, way.counted = way.counted, Counter()
         return counted

@@ -159,15 +159,54 @@ def test_a_pair_that_fails_while_both_ends_do_well_with_others_costs_neither_eng
     assert court.avoided == {}
 
 
-def test_a_bad_probe_across_an_edge_tells_nothing_of_the_engine_where_there_are_other_producers() -> None:
+def test_after_a_bad_probe_across_an_edge_the_engine_is_probed_across_another_producer() -> None:
     court = Court()
     court(*[decode_failed("d0", "p0")] * 3)
     assert court.held == {"d0": "inference"}
-    effects = court(InferenceProbed("d0", BAD, peer="p0"))
+    effects = court(crossed("p1", "d1"), InferenceProbed("d0", BAD, peer="p0"))
     assert (court.out, court.avoided) == ((), {"p0": {"d0"}})
-    assert probes(effects) == [ProbeWanted(ProbeKind.INFERENCE, "d0")], "it is probed alone"
-    court(InferenceProbed("d0", GOOD))
-    assert (court.held, court.avoided) == ({}, {"p0": {"d0"}})
+    (asked,) = probes(effects)
+    assert (asked.iid, asked.producer in ENGINES, asked.producer in ("d0", "p0")) == ("d0", True, False)
+    court(InferenceProbed("d0", GOOD, peer=asked.producer))
+    assert (court.held, court.avoided, court.out) == ({}, {"p0": {"d0"}}, ())
+
+
+def test_it_is_the_producer_that_last_did_well_with_it() -> None:
+    court = Court()
+    court(crossed("p1", "d0"), *[decode_failed("d0", "p0")] * 3)
+    asked = probes(court(InferenceProbed("d0", BAD, peer="p0")))
+    assert asked == [ProbeWanted(ProbeKind.INFERENCE, "d0", "p1")]
+
+
+def test_a_consumer_that_fails_across_two_producers_is_out_after_eject_after_requests() -> None:
+    court = Court()
+    court.judgement.standings.able = two_by(2)
+    court(crossed("p1", "d0"), *[decode_failed("d0", "p0")] * 3)
+    assert probes(court(InferenceProbed("d0", BAD, peer="p0"))) == [
+        ProbeWanted(ProbeKind.INFERENCE, "d0", "p1")
+    ]
+    court(InferenceProbed("d0", BAD, peer="p1"))
+    assert court.out == ("d0",)
+
+
+def test_a_local_probe_is_no_answer_where_one_across_is_owed() -> None:
+    court = Court()
+    court(*[decode_failed("d0", "p0")] * 3)
+    effects = court(InferenceProbed("d0", GOOD))
+    assert probes(effects) == [ProbeWanted(ProbeKind.INFERENCE, "d0", "p0")], "asked again at once"
+    assert court.held == {"d0": "inference"}
+    court(InferenceProbed("d0", GOOD, peer="p0"))
+    assert court.held == {}
+
+
+def test_nor_is_one_that_began_before_the_producer_was_suspected() -> None:
+    court = Court()
+    court(prefill_failed("p0", b"poison"), prefill_failed("p1", b"poison"))
+    court(crossed("p1", "d1"), *[decode_failed(iid, "p0") for iid in ("d0", "d1", "d0")])
+    assert court.held == {"p0": "inference"}
+    asked = probes(court(InferenceProbed("p0", GOOD)))
+    assert [(one.iid, one.consumer) for one in asked] == [("p0", "d1")]
+    assert court.held == {"p0": "inference"}
 
 
 def test_if_it_fails_alone_too_it_is_out() -> None:
@@ -175,6 +214,80 @@ def test_if_it_fails_alone_too_it_is_out() -> None:
     court(*[decode_failed("d0", "p0")] * 3, InferenceProbed("d0", BAD, peer="p0"))
     court(InferenceProbed("d0", BAD))
     assert court.out == ("d0",)
+
+
+def two_by(consumers: int) -> dict[Leg, frozenset[str]]:
+    """p0 and p1 prefill, so many decode."""
+    return {
+        Leg.PREFILL: frozenset({"p0", "p1"}),
+        Leg.DECODE: frozenset(f"d{number}" for number in range(consumers)),
+    }
+
+
+def test_a_producer_whose_kv_is_bad_is_found_with_one_consumer_left() -> None:
+    court = Court()
+    court.judgement.standings.able = two_by(1)
+    for _ in range(2):
+        assert probes(court(crossed("p0", "d0"), decode_failed("d0", "p1"))) == []
+    effects = court(crossed("p0", "d0"), decode_failed("d0", "p1"))
+    assert probes(effects) == [ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d0")]
+    assert (court.held, court.avoided) == ({"p1": "inference"}, {})
+    court(InferenceProbed("p1", BAD, consumer="d0"))
+    assert court.out == ("p1",)
+
+
+def test_also_when_its_failures_came_first() -> None:
+    court = Court()
+    court.judgement.standings.able = two_by(1)
+    court(*[decode_failed("d0", "p1")] * 3)
+    assert probes(court(InferenceProbed("d0", BAD, peer="p1"))) == [
+        ProbeWanted(ProbeKind.INFERENCE, "d0", "p0")
+    ]
+    effects = court(InferenceProbed("d0", GOOD, peer="p0"))
+    assert ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d0") in effects
+    assert court.held == {"p1": "inference"}
+    court(InferenceProbed("p1", GOOD, consumer="d0"))
+    assert (court.held, court.avoided, court.out) == ({}, {}, ())
+
+
+def test_an_accused_producer_is_probed_with_another_consumer_where_there_is_one() -> None:
+    court = Court()
+    court.judgement.standings.able = two_by(2)
+    effects = court(*[decode_failed("d0", "p1")] * 2, crossed("p0", "d0"), decode_failed("d0", "p1"))
+    assert probes(effects) == [ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d1")]
+    assert court.held == {}
+    assert told(court(InferenceProbed("p1", GOOD, consumer="d1"))) == ["edge_avoided"], "the pair's"
+    assert (court.avoided, court.out) == ({"p1": {"d0"}}, ())
+
+
+def test_and_is_out_if_it_fails_with_that_one_too() -> None:
+    court = Court()
+    court.judgement.standings.able = two_by(2)
+    court(*[decode_failed("d0", "p1")] * 2, crossed("p0", "d0"), decode_failed("d0", "p1"))
+    court(InferenceProbed("p1", BAD, consumer="d1"))
+    assert court.out == ("p1",)
+
+
+def test_bad_probes_of_edges_hold_their_consumer_however_long_they_are_avoided() -> None:
+    court = Court()
+    court.judgement.standings.able = {**two_by(2), Leg.PREFILL: frozenset({"p0", "p1", "p2"})}
+    court(crossed("p2", "d0"), EdgeProbed("p0", "d0", BAD), EdgeProbed("p1", "d0", BAD))
+    assert court.held == {}, "it works with another"
+    effects = court(decode_failed("d0", "p2"), EdgeProbed("p1", "d0", BAD))
+    assert court.held == {"d0": "inference"}
+    assert [(one.iid, one.producer) for one in probes(effects)] == [("d0", "p1")]
+    court(InferenceProbed("d0", BAD, peer="p1"))
+    assert court.out == ("d0",)
+
+
+def test_a_producer_that_fails_with_everybody_is_no_evidence_against_its_consumers() -> None:
+    court = Court()
+    court.judgement.standings.able = two_by(2)
+    court(EdgeProbed("p0", "d1", BAD), *[decode_failed("d0", "p0")] * 3)
+    effects = court(InferenceProbed("d0", BAD, peer="p0"))
+    assert court.held == {"d0": "inference", "p0": "inference"}
+    assert ("d0", "p1") in [(one.iid, one.producer) for one in probes(effects)]
+    assert court.out == ()
 
 
 def test_where_there_is_no_other_producer_the_probe_across_the_edge_decides() -> None:
@@ -243,6 +356,59 @@ def test_what_is_no_transfers_matter_is_the_engines(failure: FailureClass, leg: 
     court = Court()
     court(LegFailed("d0", leg, failure, f"{failure}:x", "x", peer=peer))
     assert (court.streaks, court.blame.edges.view(NOW)) == ({"d0": {failure.value: 1}}, ())
+
+
+# --- what is taken back ---
+
+
+def test_what_a_pair_added_is_taken_back_in_every_class() -> None:
+    court = Court()
+    court(crossed("p0", "d1"), crossed("p1", "d0"))
+    court(*[decode_failed("d0", "p0")] * 2)
+    assert court.streaks == {"d0": {"inference_status": 2}}
+    court(crossed("p0", "d1"), LegSucceeded("d1", Leg.DECODE, ""))
+    court.blame.edges.probed("p1", "d0", outcome=GOOD, now=NOW)
+    court(decode_failed("d0", "p0", failure=STREAM))
+    assert (court.avoided, court.streaks) == ({"p0": {"d0"}}, {})
+
+
+def test_also_where_the_second_end_is_seen_to_do_well_later() -> None:
+    court = Court()
+    court.judgement.standings.able = two_by(2)
+    court(*[decode_failed("d0", "p0")] * 2)
+    court.blame.edges.probed("p1", "d0", outcome=GOOD, now=NOW)
+    court(decode_failed("d0", "p0", failure=STREAM))
+    assert court.streaks == {"d0": {"inference_status": 2, "stream": 1}}
+    court(crossed("p0", "d1"))
+    assert (court.avoided, court.streaks) == ({"p0": {"d0"}}, {})
+
+
+def test_what_a_pair_added_counts_no_longer_against_its_producer() -> None:
+    court = Court()
+    court(*[decode_failed("d0", "p0")] * 2, crossed("p1", "d0"))
+    court.blame.edges.probed("p0", "d1", outcome=GOOD, now=NOW)
+    court(decode_failed("d0", "p0"), decode_failed("d0", "p0"))
+    court(decode_failed("d2", "p0"))
+    assert court.held == {}
+
+
+def test_the_engines_own_failures_since_are_not_taken_back_for_an_older_poison() -> None:
+    court = Court()
+    court(prefill_failed("p0", b"poison"), LegSucceeded("p0", Leg.PREFILL))
+    court(prefill_failed("p0", b"one"), prefill_failed("p0", b"two"))
+    court(prefill_failed("p1", b"poison"))
+    assert court.streaks == {"p0": {"inference_status": 2}}
+
+
+def test_what_an_edge_never_counted_is_not_taken_back_from_it() -> None:
+    court = Court()
+    court(*[decode_failed("d0", "p0", failure=STREAM)] * 2)
+    silent = [
+        LegFailed(iid, Leg.DECODE, STREAM, "stream:silence", "silent", peer="p0", request=b"poison")
+        for iid in ("d0", "d1")
+    ]
+    court(*silent)
+    assert [(edge.consumer, edge.failures) for edge in court.blame.edges.view(NOW)] == [("d0", 2)]
 
 
 # --- a restarted peer ---

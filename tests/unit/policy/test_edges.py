@@ -22,6 +22,11 @@ def machine(*, eject_after: int = 3) -> Edges:
     return Edges(ENGINES, eject_after=eject_after, every_s=EVERY_S)
 
 
+def nobody(iid: str) -> bool:
+    """Is out."""
+    return False
+
+
 def fail(
     edges: Edges, producer: str, consumer: str, times: int = 1, *, now: float = NOW
 ) -> Suspect | Edge | None:
@@ -183,7 +188,7 @@ def test_a_producer_failing_with_two_consumers_is_its_own_evidence() -> None:
     assert suspect == Suspect(
         "p0",
         "3 decodes in a row of its KV handoffs failed, on d0, d1",
-        {("d0", STATUS): 2, ("d1", STATUS): 1},
+        {("d0", STATUS, 0): 2, ("d1", STATUS, 0): 1},
         consumer="d1",
     )
     assert fail(edges, "p0", "d1", 2) is None, "counts anew"
@@ -195,7 +200,7 @@ def test_a_consumer_that_fails_with_others_too_is_not_cleared() -> None:
     fail(edges, "p0", "d0", 2)
     suspect = fail(edges, "p0", "d1")
     assert isinstance(suspect, Suspect)
-    assert suspect.cleared == {("d1", STATUS): 1}
+    assert suspect.cleared == {("d1", STATUS, 0): 1}
 
 
 def test_a_clean_decode_of_the_producers_kv_anywhere_begins_its_row_anew() -> None:
@@ -222,14 +227,14 @@ def test_bad_probes_with_two_consumers_and_no_working_edge_are_the_producers() -
     edges = machine()
     first = edges.probed("p0", "d0", outcome=BAD, now=NOW)
     assert first is not None
-    assert edges.culprit(first) is None
+    assert edges.culprit(first, nobody) is None
     second = edges.probed("p0", "d1", outcome=BAD, now=NOW)
     assert second is not None
-    suspect = edges.culprit(second)
+    suspect = edges.culprit(second, nobody)
     assert suspect is not None
     assert (suspect.iid, suspect.consumer) == ("p0", "d0")
     cross(edges, "p0", "d2")
-    assert edges.culprit(second) is None
+    assert edges.culprit(second, nobody) is None
 
 
 def test_bad_probes_with_two_producers_and_no_working_edge_are_the_consumers() -> None:
@@ -237,10 +242,10 @@ def test_bad_probes_with_two_producers_and_no_working_edge_are_the_consumers() -
     edges.probed("p0", "d0", outcome=BAD, now=NOW)
     edge = edges.probed("p1", "d0", outcome=BAD, now=NOW)
     assert edge is not None
-    suspect = edges.culprit(edge)
-    assert suspect == Suspect("d0", "probes of KV handoffs from p0, p1 failed on it", {})
+    suspect = edges.culprit(edge, nobody)
+    assert suspect == Suspect("d0", "probes of KV handoffs from p0, p1 failed on it", {}, producer="p1")
     cross(edges, "p2", "d0")
-    assert edges.culprit(edge) is None
+    assert edges.culprit(edge, nobody) is None
 
 
 # --- a restarted peer ---

@@ -318,7 +318,7 @@ def test_a_hold_spares_the_last_engine_which_is_probed_all_the_same() -> None:
     assert probe == ProbeWanted(INFERENCE, "d1")
     assert fleet.can_serve(Leg.DECODE, NOW)
     assert failed(fleet, "d1", C.STREAM) == ()
-    fleet.step(InferenceProbed("d0", GOOD), NOW)
+    fleet.step(InferenceProbed("d0", GOOD, peer="p0"), NOW)
     assert told(failed(fleet, "d1", C.STREAM)) == [("hold", "d1")]
 
 

@@ -122,7 +122,11 @@ class Standing(RuleBasedStateMachine):
 
     @rule(iid=iids, outcome=outcomes)
     def inference_is_seen(self, iid: str, outcome: ProbeOutcome) -> None:
-        self.step(InferenceProbed(iid, outcome, detail="seen"))
+        standings = self.fleet.standings
+        across = [one for one in standings.checks.producers(iid) if one and not standings.is_out(one)]
+        # A good answer is one across where that is owed; a bad local one is bad enough.
+        peer = across[0] if across and outcome is ProbeOutcome.GOOD else ""
+        self.step(InferenceProbed(iid, outcome, peer, detail="seen"))
         # An answer that told nothing is an answer: the pause begins anew.
         self.asked_at[ProbeKind.INFERENCE, iid] = self.now
         if outcome is not ProbeOutcome.INCONCLUSIVE:

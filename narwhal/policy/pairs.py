@@ -1,0 +1,185 @@
+"""Whether a failed transfer is the pair's, the producer's or the consumer's own fault, and what then. Pure.
+
+| seen | then |
+| --- | --- |
+| an edge at `eject_after`, both ends do well with others | avoided and probed, nobody is charged |
+| an edge fails for good, its consumer does well with others, its producer not | the producer is accused |
+| a producer fails with two consumers | it is held and probed with one that pulls from it |
+| a probe across an edge was bad | the edge is avoided, the consumer is probed across another producer |
+| the same across two producers; across the only one | the consumer is ejected |
+| probes of its edges were bad with two producers, it works with none | held, probed across one |
+
+Accused: it is probed with another consumer; with the same one, and held, where there is no other.
+A producer that fails with all its consumers tells nothing of any of them, and an ejected engine nothing of
+its partners. Counting is `edges`' matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Any
+
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import EdgeProbed, InferenceProbed, LegFailed, ProbeOutcome
+from narwhal.policy.edge_map import PARTNERS, Edge
+from narwhal.policy.edges import Edges, Suspect, is_about_transfer
+from narwhal.policy.judgement import Judgement
+from narwhal.policy.standings import NOTHING, Effects
+
+
+class Pairs:
+    """Between `blame` and the edges. `edges` is for placement to read."""
+
+    __slots__ = ("_judgement", "edges")
+
+    def __init__(self, judgement: Judgement, edges: Edges) -> None:
+        self.edges = edges
+        self._judgement = judgement
+
+    # --- legs ------------------------------------------------------------------------------------
+
+    def failed(self, evidence: LegFailed, now: float) -> Effects:
+        iid, failure, peer = evidence.iid, evidence.failure, evidence.peer
+        if evidence.leg is not Leg.DECODE or not peer or not is_about_transfer(failure, evidence.way):
+            return self._judgement.step(evidence, now)
+        row = self._judgement.row(iid, failure)
+        verdict = self.edges.failed(peer, iid, failure=failure, now=now, row=row)
+        if isinstance(verdict, Edge):
+            return self.shown((verdict,), now)
+        if isinstance(verdict, Suspect):
+            cleared = (iid, failure, row) in verdict.cleared
+            counted = NOTHING if cleared else self._judgement.step(evidence, now)
+            return (*counted, *self._suspected(verdict, evidence, now=now))
+        counted = self._judgement.step(evidence, now)
+        return (*counted, *self._accused(self.edges.map.known(peer, iid), now))
+
+    def _suspected(self, suspect: Suspect, evidence: LegFailed, *, now: float) -> Effects:
+        """A producer. This failure was never held against its consumer, the others are taken back."""
+        effects: list[Effect] = []
+        for (iid, failure, row), times in suspect.cleared.items():
+            own = (iid, failure, row) == (
+                evidence.iid,
+                evidence.failure,
+                self._judgement.row(evidence.iid, evidence.failure),
+            )
+            effects += self._judgement.pardon(iid, failure, times=times - own, row=row)
+        effects += self._judgement.suspect(suspect.iid, suspect.reason, consumer=suspect.consumer, now=now)
+        return tuple(effects)
+
+    # --- probes ----------------------------------------------------------------------------------
+
+    def across_failed(self, evidence: InferenceProbed, now: float) -> Effects:
+        """Across which producers it fails tells engine from edge: with two it is the engine's own."""
+        iid, peer, checks = evidence.iid, evidence.peer, self._judgement.standings.checks
+        edge = self.edges.probed(peer, iid, outcome=ProbeOutcome.BAD, now=now)
+        told = self._avoided((edge,) if edge is not None else ())
+        failed = checks.failed_across(iid, peer)
+        fail_anyway = [one for one in failed if self.edges.map.failing_consumers(one, self._is_out)]
+        accused = self._blamed(self.edges.map.known(peer, iid), now) if peer in fail_anyway else NOTHING
+        with_two = len(failed) - len(fail_anyway) >= PARTNERS
+        own = with_two or self.edges.map.failing_producers(iid, self._is_out)
+        another = self.edges.map.best_producer(iid, self._live(Leg.PREFILL, {iid, *failed}))
+        reason = f"a probe across {peer} failed, which may be the pair's fault"
+        if another and not own:
+            asked: Effects = checks.ask_from(iid, reason=reason, producers=(another, peer), now=now)
+        elif accused and not own:
+            asked = checks.ask_alone(iid, reason=reason, now=now)
+        else:
+            asked = self._judgement.step(evidence, now)
+        return (*told, *accused, *asked)
+
+    def _is_out(self, iid: str) -> bool:
+        return self._judgement.standings.is_out(iid)
+
+    def _live(self, leg: Leg, but: Set[str]) -> list[str]:
+        """Who may take that leg of a probe, sorted."""
+        able = self._judgement.standings.able.get(leg, frozenset())
+        return sorted(iid for iid in able - but if not self._is_out(iid))
+
+    def crossed_well(self, evidence: InferenceProbed, now: float) -> Effects:
+        """What that shows of other edges that share an end, too."""
+        ends = (evidence.peer, evidence.iid) if evidence.peer else (evidence.iid, evidence.consumer)
+        edge = self.edges.probed(*ends, outcome=ProbeOutcome.GOOD, now=now)
+        told = (_edge_told("edge_restored", edge),) if edge is not None else NOTHING
+        shown = self.shown(self.edges.ripened_by(*ends, now=now), now)
+        accused = [effect for one in self.edges.map.into(ends[1]) for effect in self._accused(one, now)]
+        return (*told, *shown, *accused)
+
+    def edge_probed(self, evidence: EdgeProbed, now: float) -> Effects:
+        outcome = evidence.outcome
+        edge = self.edges.probed(evidence.producer, evidence.consumer, outcome=outcome, now=now)
+        if outcome is ProbeOutcome.GOOD:
+            return (_edge_told("edge_restored", edge),) if edge is not None else NOTHING
+        told = self._avoided((edge,) if edge is not None else ())
+        if outcome is ProbeOutcome.INCONCLUSIVE:
+            return told
+        return (*told, *self._blamed(self.edges.map.known(evidence.producer, evidence.consumer), now))
+
+    def _blamed(self, edge: Edge | None, now: float) -> Effects:
+        """After a bad probe across it, the first one or one of many: whose own fault that shows."""
+        suspect = self.edges.culprit(edge, self._is_out) if edge is not None else None
+        if suspect is None:
+            return self._accused(edge, now)
+        iid, reason = suspect.iid, suspect.reason
+        if suspect.producer:
+            standings = self._judgement.standings
+            if self._is_out(iid):
+                return NOTHING
+            held = standings.hold(iid, reason, now=now)
+            across = (suspect.producer,)
+            asked = standings.checks.ask(ProbeKind.INFERENCE, iid, reason=reason, producers=across, now=now)
+            return (*held, *asked)
+        return self._judgement.suspect(iid, reason, consumer=suspect.consumer, now=now)
+
+    def _accused(self, edge: Edge | None, now: float) -> Effects:
+        """The producer's own fault, if it fails with another consumer too. Where there is no other, the same
+        one decides, which does well with others; until then the producer is held."""
+        if edge is None or not self.edges.accuses(edge) or self._is_out(edge.consumer):
+            return NOTHING
+        producer, consumer = edge.producer, edge.consumer
+        other = self.edges.map.best_consumer(producer, self._live(Leg.DECODE, {producer, consumer}))
+        reason = f"its KV handoffs fail on {consumer}, which does well with others"
+        return self._judgement.suspect(producer, reason, hold=not other, consumer=other or consumer, now=now)
+
+    # --- edges -----------------------------------------------------------------------------------
+
+    def restarted(self, iid: str, now: float) -> Effects:
+        self.edges.restarted(iid, now)
+        told = _told("peer_restarted", iid, reason="it is another process than before")
+        return (told, *self.probes_due(now))
+
+    def probes_due(self, now: float) -> Effects:
+        """An edge whose end is out waits: a probe could tell nothing of the pair."""
+        is_out = self._is_out
+        return tuple(
+            ProbeWanted(ProbeKind.EDGE, edge.consumer, edge.producer)
+            for edge in self.edges.due(now)
+            if not is_out(edge.consumer) and not is_out(edge.producer)
+        )
+
+    def shown(self, edges: Iterable[Edge], now: float) -> Effects:
+        """Edges that are avoided from now on, or whose producer may be at fault."""
+        effects: list[Effect] = []
+        for edge in edges:
+            if self.edges.accuses(edge):
+                effects += self._accused(edge, now)
+                continue
+            for (failure, row), times in self.edges.pardoned(edge).items():
+                effects += self._judgement.pardon(edge.consumer, failure, times=times, row=row)
+            effects += self._avoided((edge,))
+        return (*effects, *self.probes_due(now))
+
+    @staticmethod
+    def _avoided(edges: Iterable[Edge]) -> Effects:
+        return tuple(_edge_told("edge_avoided", edge) for edge in edges)
+
+
+def _edge_told(kind: str, edge: Edge) -> Told:
+    """An edge at rest has no reason: its probe was good."""
+    reason = edge.reason or "a probe across it was good"
+    return _told(kind, edge.consumer, reason=reason, producer=edge.producer)
+
+
+def _told(kind: str, iid: str, *, reason: str, **fields: Any) -> Told:
+    return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": True})
