@@ -283,10 +283,10 @@ class SimRouter:
             self.totals.finished(Outcome.REFUSED)
             return
         self._turn += 1
-        if self._refused(ENGINES[self._turn % len(ENGINES)].iid, control.epoch, PREFILL):
+        if self._refused(ENGINES[self._turn % len(ENGINES)].iid, control.gate.epoch, PREFILL):
             self.totals.finished(Outcome.REFUSED)
             return
-        self.on_dispatch(self, control.epoch)
+        self.on_dispatch(self, control.gate.epoch)
         self.in_flight += 1
         await self.clock.sleep(
             self.rng.uniform(0.05, 0.3) if self.rng.random() < 0.8 else self.rng.uniform(1.0, 4.0)
