@@ -35,16 +35,17 @@ LAYERS: dict[str, set[str]] = {
     "__init__": set(),
     "errors": set(),
     "fence": set(),
+    "atomic_file": set(),
     "model": {"errors"},
     "policy": {"model", "errors"},
     "ports": {"model", "errors"},
     "clock": {"model", "errors"},
     "engine": {"ports", "clock", "model", "errors"},
-    "store": {"ports", "clock", "model", "errors"},
+    "store": {"atomic_file", "ports", "clock", "model", "errors"},
     "peers": {"ports", "clock", "model", "errors"},
     "telemetry": {"ports", "clock", "model", "errors"},
     # Of policy only the Settings classes: those are in model/settings.py, so nothing of policy is needed.
-    "config": {"model", "errors"},
+    "config": {"atomic_file", "model", "errors"},
     "serving": {"policy", "ports", "clock", "model", "errors"},
     "monitor": {"policy", "ports", "clock", "model", "errors"},
     "cluster": {"policy", "ports", "clock", "model", "errors"},
@@ -54,7 +55,7 @@ LAYERS: dict[str, set[str]] = {
     "attest": {"model", "errors"},
     "runtime": {"*"},
     "sim": {"fence", "model", "errors"},
-    "cli": {"runtime", "config", "sim", "model", "errors"},
+    "cli": {"atomic_file", "runtime", "config", "sim", "model", "errors"},
 }
 
 IMPURE = {

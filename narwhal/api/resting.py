@@ -27,8 +27,6 @@ class Resting:
     filled_by: str
 
 
-_STAGE = {"failures": 0, "consecutive": 0, "last_class": "", "last_at": None}
-
 RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
     {
         STATE: (
@@ -57,8 +55,5 @@ def _rest(place: dict[str, Any], path: Sequence[str], *, value: Any) -> None:
     name, *below = path
     if not below:
         place.setdefault(name, value)
-    elif name.endswith("[]"):
-        for row in place[name.removesuffix("[]")]:
-            _rest(row, below, value=value)
     else:
         _rest(place.setdefault(name, {}), below, value=value)

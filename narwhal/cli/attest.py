@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from narwhal import __version__
+from narwhal.cli.problems import tell_problems
 from narwhal.config import urls
 from narwhal.config.attestation import AttestedDocument, read_document
 from narwhal.config.secret import secret
@@ -37,8 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return attest(*_checked(given, os.environ))
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"{PROGRAM}: {problem}", file=sys.stderr)
+        tell_problems(PROGRAM, error)
         return 2
 
 

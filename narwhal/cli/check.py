@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from narwhal import __version__
 from narwhal.cli.contract_versions import contract_versions
+from narwhal.cli.problems import tell_problems
 from narwhal.config.example import EXAMPLE
 from narwhal.config.load import FleetReading, read_fleet
 from narwhal.config.secret import secret
@@ -49,8 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return PASSED
         return _run(given)
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"{PROGRAM}: {problem}", file=sys.stderr)
+        tell_problems(PROGRAM, error)
         return WRONG_USE
     except KeyboardInterrupt:
         return INTERRUPTED

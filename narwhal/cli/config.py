@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from narwhal.cli.problems import tell_problems
 from narwhal.config.show import effective_config
 from narwhal.config.start import read_start
 from narwhal.errors import ConfigError
@@ -29,8 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         start = read_start(words[1:], os.environ, program=PROGRAM)
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"{PROGRAM}: {problem}", file=sys.stderr)
+        tell_problems(PROGRAM, error)
         return 2
     for warning in start.warnings:
         print(f"warning: {warning}", file=sys.stderr)

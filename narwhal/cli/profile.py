@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from narwhal import __version__
+from narwhal.cli.problems import tell_problems
 from narwhal.config.load import read_fleet
 from narwhal.config.secret import secret
 from narwhal.errors import ConfigError
@@ -42,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = read_fleet(given.fleet, os.environ).config
         outcome = profile(config, _options(given, config, env=os.environ), tell=_tell)
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"{PROGRAM}: {problem}", file=sys.stderr)
+        tell_problems(PROGRAM, error)
         return WRONG_USE
     except KeyboardInterrupt:
         _tell("stopped: the samples so far are kept, the same command goes on with them")

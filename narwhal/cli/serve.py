@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from narwhal.cli.problems import tell_problems
 from narwhal.config.start import Start, read_start
 from narwhal.errors import ConfigError, SavedStateError
 from narwhal.runtime.exit_status import WRONG_STATE, WRONG_USE
@@ -27,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(read_start(words, os.environ, program=PROGRAM))
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"{PROGRAM}: {problem}", file=sys.stderr)
+        tell_problems(PROGRAM, error)
         return WRONG_USE
     except SavedStateError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvloop
 
+from narwhal.cli.problems import tell_problems
 from narwhal.errors import ConfigError
 from narwhal.sim.rack import Rack
 from narwhal.sim.settings import SimSettings
@@ -40,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         engines = _settings(options)
         return uvloop.run(_run(options, engines))
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"narwhal simulate: {problem}", file=sys.stderr)
+        tell_problems("narwhal simulate", error)
         return 2
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from narwhal.atomic_file import replace_file
 from narwhal.config.json_text import parse
 from narwhal.config.profiles import SCHEMA, VERSION, read_profiles
 from narwhal.errors import ConfigError
 from narwhal.model.engine import EngineProfile, EngineSpec
+
+MODE = 0o644
 
 
 class ProfileStore:
@@ -57,26 +57,12 @@ class ProfileStore:
             "profiles": list(self.rows.values()),
         }
         try:
-            _write(self.path, json.dumps(document, indent=2, allow_nan=False) + "\n")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+            replace_file(self.path, text.encode(), mode=MODE)
         except OSError as error:
             raise ConfigError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
 
 def _row(profile: EngineProfile) -> dict[str, Any]:
     return {name: value for name, value in asdict(profile).items() if value is not None}
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

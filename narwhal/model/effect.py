@@ -28,6 +28,11 @@ class Told:
     enforced: bool = True
 
 
+def tell(kind: str, iid: str, *, reason: str, enforced: bool = True, **fields: Any) -> Told:
+    """The telling of a transition of one engine. `fields` stand between its ID and the reason."""
+    return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": enforced}, enforced)
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeWanted:
     """Look at `iid` now, beside everything else. `producer`: whose KV to pull, "" = its own.

@@ -17,7 +17,7 @@ from narwhal.errors import EngineError, EngineRefused, EngineTimeout, PoolExhaus
 from narwhal.model.evidence import ProbeOutcome
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.settings import EngineSettings
-from narwhal.policy.faults import excuse
+from narwhal.policy.faults import BACK_PRESSURE, excuse
 from narwhal.ports import ControlClient, ControlGate, Dialect, EngineReply, KvDescriptor
 
 HEALTH_PATH = "/health"
@@ -25,8 +25,6 @@ PROMPT_TOKENS = 160
 """More than one KV block of any usual size (16 to 128 tokens): a shorter prompt may hand off nothing."""
 ANSWER_TOKENS = 4
 """Finds out a stream that stalls behind its first token, too."""
-BUSY = frozenset({408, 429})
-"""Statuses of back-pressure."""
 _LOWEST_ID, _IDS = 20, 200
 """Token IDs are 20 to 219: every vocabulary has them."""
 
@@ -158,7 +156,7 @@ def is_ours(error: EngineError) -> bool:
 
 def is_busy(error: EngineError) -> bool:
     """It says "later" (408, 429), which is nobody's fault."""
-    return isinstance(error, EngineRefused) and error.status in BUSY
+    return isinstance(error, EngineRefused) and error.status in BACK_PRESSURE
 
 
 async def judged(legs: Awaitable[None], suspect: str) -> tuple[ProbeOutcome, str, int]:

@@ -31,8 +31,9 @@ from narwhal.model.evidence import (
     Validated,
 )
 from narwhal.monitor.beside import Beside
-from narwhal.monitor.probe_legs import BUSY, ProbeLegs, judged, we_are_cancelled
+from narwhal.monitor.probe_legs import ProbeLegs, judged, we_are_cancelled
 from narwhal.monitor.validation import Validation
+from narwhal.policy.faults import BACK_PRESSURE
 from narwhal.ports import EvidenceSink
 
 Key = tuple[ProbeKind, str, str]
@@ -114,7 +115,7 @@ class Prober:
         async with self._turns.setdefault(consumer, asyncio.Lock()):
             outcome, detail, status = await judged(self._legs.transfer(probe.producer, consumer), consumer)
             told = outcome is ProbeOutcome.BAD
-            if told and (status in BUSY or not await self._does_well_alone(consumer)):
+            if told and (status in BACK_PRESSURE or not await self._does_well_alone(consumer)):
                 outcome = ProbeOutcome.INCONCLUSIVE
         return EdgeProbed(probe.producer, consumer, outcome, detail)
 

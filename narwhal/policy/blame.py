@@ -18,7 +18,7 @@ from math import inf
 from typing import Any
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.effect import Effect, ProbeKind, RequestSuspected, Told
+from narwhal.model.effect import Effect, ProbeKind, RequestSuspected, Told, tell
 from narwhal.model.evidence import (
     EdgeProbed,
     Evidence,
@@ -156,10 +156,10 @@ class Blame:
         """The request's fault. Its engines are looked at all the same: both may be broken."""
         reason = f"one request failed in the same way ({evidence.way}) on two engines"
         engines = self._poison.engines(evidence)
-        fields = {"engines": list(engines), "request": evidence.request.hex()[:16]}
+        digest = evidence.request.hex()[:16]
         effects: list[Effect] = [
             RequestSuspected(reason),
-            _told("request_suspected", evidence.iid, reason=reason, **fields),
+            tell("request_suspected", evidence.iid, reason=reason, engines=list(engines), request=digest),
         ]
         for (iid, failure, peer, row), times in charged.items():
             effects += self._judgement.pardon(iid, failure, times=times, row=row)
@@ -225,7 +225,3 @@ class Blame:
                 self.pressure.forget(iid)
         self._look()
         return effects
-
-
-def _told(kind: str, iid: str, *, reason: str, **fields: Any) -> Told:
-    return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": True})

@@ -40,7 +40,8 @@ _BROKEN: Mapping[str, FailureClass | None] = {
     "error_object": FailureClass.INFERENCE_STATUS,
     "too_large": None,
 }
-_OVERLOAD = frozenset((408, 429))
+BACK_PRESSURE = frozenset((408, 429))
+"""Statuses with which an engine asks for relief."""
 
 OUR_SHARE = 0.1
 """Of a timeout's length: if our loop stood still for more of it, the engine's bytes may have lain unread, or
@@ -90,6 +91,6 @@ def classify(error: EngineError) -> FailureClass | None:
 
 
 def _of_status(status: int) -> FailureClass | None:
-    if status in _OVERLOAD:
+    if status in BACK_PRESSURE:
         return FailureClass.OVERLOAD
     return FailureClass.INFERENCE_STATUS if status >= 500 else None

@@ -45,6 +45,7 @@ from narwhal.model.handoff import HandoffDocument
 from narwhal.model.settings import RecoverySettings
 from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
+from narwhal.policy.readmission import FAILED
 from narwhal.policy.standings import CARRIED, NOTHING, Effects, Standings
 
 _PROOF = {Leg.PREFILL: Proof.PREFILL, Leg.DECODE: Proof.DECODE}
@@ -223,7 +224,7 @@ class Judgement:
         # Drained meanwhile: an operator readmits it.
         if iid in self.standings.drained or not evidence.conclusive or not self.standings.is_ejected(iid):
             return NOTHING
-        if evidence.checks and evidence.checks[-1].outcome == "failed":
+        if evidence.checks and evidence.checks[-1].outcome == FAILED:
             return self.standings.check_failed(iid, evidence.checks)
         self._forget(iid)
         return self.standings.readmit(iid, now)

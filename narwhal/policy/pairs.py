@@ -17,9 +17,8 @@ its partners. Counting is `edges`' matter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import Any
 
-from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import EdgeProbed, InferenceProbed, LegFailed, ProbeOutcome
 from narwhal.policy.edge_map import PARTNERS, Edge
@@ -146,7 +145,7 @@ class Pairs:
 
     def restarted(self, iid: str, now: float) -> Effects:
         self.edges.restarted(iid, now)
-        told = _told("peer_restarted", iid, reason="it is another process than before")
+        told = tell("peer_restarted", iid, reason="it is another process than before")
         return (told, *self.probes_due(now))
 
     def probes_due(self, now: float) -> Effects:
@@ -178,8 +177,4 @@ class Pairs:
 def _edge_told(kind: str, edge: Edge) -> Told:
     """An edge at rest has no reason: its probe was good."""
     reason = edge.reason or "a probe across it was good"
-    return _told(kind, edge.consumer, reason=reason, producer=edge.producer)
-
-
-def _told(kind: str, iid: str, *, reason: str, **fields: Any) -> Told:
-    return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": True})
+    return tell(kind, edge.consumer, reason=reason, producer=edge.producer)

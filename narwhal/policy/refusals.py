@@ -18,6 +18,7 @@ from math import inf
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import LegAnswered
+from narwhal.policy.faults import BACK_PRESSURE
 
 PROVED_S = 10.0
 """Seconds for which a good probe answers for an engine that clients with bad requests made suspect."""
@@ -33,7 +34,7 @@ _LIKELY = {
 
 def is_refusal(status: int) -> bool:
     """A 4xx that is no back-pressure."""
-    return 400 <= status < 500 and status not in (408, 429)
+    return 400 <= status < 500 and status not in BACK_PRESSURE
 
 
 def why_refused(status: int) -> str:

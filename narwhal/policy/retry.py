@@ -32,6 +32,7 @@ from narwhal.errors import (
     SuspectedPoison,
 )
 from narwhal.model.settings import ServingSettings
+from narwhal.policy.faults import BACK_PRESSURE
 
 _DIGITS = 9
 """Ten times 0.1 is less than 1 in binary: credits are kept to a billionth."""
@@ -75,7 +76,7 @@ def retriable(error: NarwhalError) -> bool:
     """True when a fresh attempt on other engines could end differently."""
     match error:
         case EngineRefused(status=status):
-            return status in (408, 429) or status >= 500
+            return status in BACK_PRESSURE or status >= 500
         case PoolExhausted() | SuspectedPoison():
             return False
         case _:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from narwhal.model.effect import Effect, Told
+from narwhal.model.effect import Effect, tell
 from narwhal.model.engine import EngineSpec, Leg, Role
 from narwhal.model.role_control import DecisionWord, RoleDecision
 from narwhal.model.settings import ControllerSettings
@@ -82,11 +82,5 @@ def _told(decision: RoleDecision) -> tuple[Effect, ...]:
     if kind is None:
         return ()
     made = decision.word is DecisionWord.MOVE
-    fields = {
-        "iid": decision.iid,
-        "role": decision.role.value if decision.role is not None else "",
-        "rule": decision.rule,
-        "reason": decision.reason,
-        "enforced": made,
-    }
-    return (Told(kind, fields, enforced=made),)
+    role = decision.role.value if decision.role is not None else ""
+    return (tell(kind, decision.iid, role=role, rule=decision.rule, reason=decision.reason, enforced=made),)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from math import inf
 from typing import Any
 
-from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import Check
 from narwhal.model.handoff import HandoffDocument
@@ -124,7 +124,7 @@ class Standings:
         self._unverified.discard(iid)
         self.version += 1
         reason = "every check passed; it was drained by an operator"
-        return (_told("readmission", iid, reason=reason),)
+        return (tell("readmission", iid, reason=reason),)
 
     def require_checks(self) -> None:
         """Every engine owes a good health check before it is used."""
@@ -144,7 +144,7 @@ class Standings:
         if not self._holds.quarantine(iid, until, reason=reason, now=now):
             return NOTHING
         self.version += 1
-        return (_told("hold", iid, reason=reason, hold=HoldKind.QUARANTINE.value),)
+        return (tell("hold", iid, reason=reason, hold=HoldKind.QUARANTINE.value),)
 
     def hold(self, iid: str, reason: str, *, now: float) -> Effects:
         """No new requests until an inference probe decides, unless the engine is the last of its kind."""
@@ -155,7 +155,7 @@ class Standings:
         # A probe that is under way began before there was reason for this.
         self.checks.renew(ProbeKind.INFERENCE, iid)
         self.version += 1
-        return (_told("hold", iid, reason=reason, hold=HoldKind.INFERENCE.value),)
+        return (tell("hold", iid, reason=reason, hold=HoldKind.INFERENCE.value),)
 
     def end(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
         """Ends a hold early; without one: nothing."""
@@ -179,21 +179,21 @@ class Standings:
         self.version += 1
         self.checks.forget(iid)
         ended = self.free(iid, reason="it is ejected")
-        return (*ended, _told("ejection", iid, reason=reason), *self._needed_now(now))
+        return (*ended, tell("ejection", iid, reason=reason), *self._needed_now(now))
 
     def evict(self, iid: str, reason: str, *, now: float) -> Effects:
         """An ejection that drift asks for: never of the last engine of its kind."""
         if iid in self.ejections or not self._needed(iid, now):
             return self.eject(iid, f"decode drift: {reason}", now=now)
         reason = f"no ejection for decode drift, since no other engine can take its part: {reason}"
-        return (_told("ejection", iid, reason=reason, enforced=False),)
+        return (tell("ejection", iid, reason=reason, enforced=False),)
 
     def check_failed(self, iid: str, checks: tuple[Check, ...]) -> Effects:
         """The last of these readmission checks failed: the engine stays out with its name. Told once."""
         if not self.ejections.failed(iid, checks):
             return NOTHING
         name, detail = checks[-1].name, checks[-1].detail
-        return (_told("readmission_failed", iid, reason=f"{name}: {detail}", check=name),)
+        return (tell("readmission_failed", iid, reason=f"{name}: {detail}", check=name),)
 
     def readmit(self, iid: str, now: float) -> Effects:
         """Every readmission check passed. Not out: nothing."""
@@ -202,7 +202,7 @@ class Standings:
         if not new or iid not in self.ejections:
             return returned
         reason = "every check passed; no engine serves, so it waits for the others that are out"
-        return (_told("readmission_waits", iid, reason=reason), *returned)
+        return (tell("readmission_waits", iid, reason=reason), *returned)
 
     def returns(self, now: float) -> Effects:
         """Brings back in one change whoever has not to wait for others."""
@@ -216,7 +216,7 @@ class Standings:
         for iid in returning:
             self.checks.forget(iid)
         return tuple(
-            _told("readmission", iid, reason=f"every check passed; it was ejected for: {out.reason}")
+            tell("readmission", iid, reason=f"every check passed; it was ejected for: {out.reason}")
             for iid, out in returning.items()
         )
 
@@ -274,12 +274,8 @@ class Standings:
             return NOTHING
         self._spared.add((iid, kind))
         reason = f"no hold, for no other engine can take its part: {reason}"
-        return (_told("hold", iid, reason=reason, enforced=False, hold=kind.value),)
-
-
-def _told(kind: str, iid: str, *, reason: str, enforced: bool = True, **fields: str) -> Told:
-    return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": enforced}, enforced)
+        return (tell("hold", iid, reason=reason, enforced=False, hold=kind.value),)
 
 
 def _ended(iid: str, kind: HoldKind, *, reason: str) -> Told:
-    return _told("hold_ended", iid, reason=reason, hold=kind.value)
+    return tell("hold_ended", iid, reason=reason, hold=kind.value)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
-from narwhal.model.effect import Told
+from narwhal.model.effect import tell
 from narwhal.model.evidence import Check, Validated
 from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WorkLeft
 from narwhal.policy.blame import Blame
@@ -88,7 +88,7 @@ class Upkeep:
         if not self.drains.drain(iid, deadline_at=deadline_at):
             return ()
         freed = self._standings.set_drained(self.drains.out())
-        return (_told("drain", iid, reason="an operator took it out of placement"), *freed)
+        return (tell("drain", iid, reason="an operator took it out of placement"), *freed)
 
     def captured(self, iid: str, captured: Captured) -> None:
         self.drains.captured(iid, captured)
@@ -97,12 +97,12 @@ class Upkeep:
         if not self.drains.settle(iid, work):
             return ()
         reason = "no work is left and its process is on record: it may be stopped"
-        return (_told("drained", iid, reason=reason),)
+        return (tell("drained", iid, reason=reason),)
 
     def expire(self, wall: float) -> Effects:
         """`wall`: Unix seconds."""
         reason = "the deadline of its drain passed: it stays out, its work goes on"
-        return tuple(_told("drain_deadline", iid, reason=reason) for iid in self.drains.expire(wall))
+        return tuple(tell("drain_deadline", iid, reason=reason) for iid in self.drains.expire(wall))
 
     def validated(self, told: Validated, *, process_start: float | None, now: float) -> Effects:
         """How a validation ended; `process_start` is what it found, None if it did not come so far. Not
@@ -114,7 +114,7 @@ class Upkeep:
         if error:
             self.drains.block(iid, checks, error=error, process_start=process_start)
             name = next((check.name for check in checks if check.outcome == FAILED), "")
-            return (_told("readmission_failed", iid, reason=error, check=name),)
+            return (tell("readmission_failed", iid, reason=error, check=name),)
         self.drains.passed(iid, checks, process_start=process_start)
         self._standings.set_drained(self.drains.out())
         if process_start is not None:
@@ -158,7 +158,3 @@ def _why_blocked(iid: str, checks: tuple[Check, ...], *, conclusive: bool) -> st
         last = f" after {checks[-1].name}" if checks else ""
         return f"{iid} stays out: the checks could not be finished{last}; readmit it again"
     return ""
-
-
-def _told(kind: str, iid: str, *, reason: str, **fields: str) -> Told:
-    return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": True})

@@ -9,15 +9,14 @@ fsynced: the file is the old document or the new one, never half of either.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from narwhal.atomic_file import replace_file
 from narwhal.errors import ConfigError, SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, CheckpointRecord
 from narwhal.model.lease import MAX_EPOCH
@@ -57,18 +56,7 @@ class FileCheckpoint:
     def write(self, record: CheckpointRecord) -> None:
         own = {name: getattr(record, name) for name in _OWN}
         text = json.dumps({**record.document, **own}, allow_nan=False)
-        fd, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".tmp", dir=self.path.parent)
-        try:
-            with open(fd, "wb") as file:
-                os.fchmod(fd, MODE)
-                file.write(text.encode())
-                file.flush()
-                os.fsync(fd)
-            os.replace(temporary, self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        replace_file(self.path, text.encode(), mode=MODE)
         _sync_directory(self.path.parent)
 
     def close(self) -> None:

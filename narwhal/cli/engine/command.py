@@ -13,6 +13,7 @@ from typing import Final
 
 from narwhal.cli.engine.env_files import write_env_files
 from narwhal.cli.engine.launch import launch_of
+from narwhal.cli.problems import tell_problems
 from narwhal.config.load import FleetReading, read_fleet
 from narwhal.config.secret import secret
 from narwhal.errors import ConfigError
@@ -35,8 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _known(reading, options.iid)
         return _env(reading, options) if options.command == "env" else _command(reading, options)
     except ConfigError as error:
-        for problem in error.problems:
-            print(f"narwhal engine {options.command}: {problem}", file=sys.stderr)
+        tell_problems(f"narwhal engine {options.command}", error)
         return WRONG_USE
     except BrokenPipeError:  # whoever read has gone (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Final
 
+from narwhal.atomic_file import replace_file
 from narwhal.errors import ConfigError
 
 FILES: Final = {"engine.env": "NARWHAL_ENGINE_API_KEY", "container.env": "VLLM_API_KEY"}
@@ -31,21 +29,6 @@ def write_env_files(folder: Path, key: str) -> tuple[Path, ...]:
             "of variables: use letters, digits and . _ + / = : @ % , -"
         )
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    return tuple(_write(folder / name, f"{variable}={key}\n") for name, variable in FILES.items())
-
-
-def _write(path: Path, text: str) -> Path:
-    """Under a name of its own first, private from its first byte on; a link in `path`'s place is replaced."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with open(handle, "w", encoding="ascii") as file:
-            os.fchmod(file.fileno(), MODE)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    return path
+    for name, variable in FILES.items():
+        replace_file(folder / name, f"{variable}={key}\n".encode("ascii"), mode=MODE)
+    return tuple(folder / name for name in FILES)
