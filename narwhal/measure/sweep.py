@@ -76,8 +76,9 @@ class Sweep:
     async def _decode(self, point: Point, repeat: int) -> tuple[int, float]:
         """Resident KV tokens and seconds between tokens, while all requests of the point decode."""
         prompts = [self._prompt(point, repeat, stream=stream) for stream in range(point.requests)]
-        tokens = await self._count(prompts[0])
-        room = min(LONGEST_ANSWER, self._longest - tokens - 1)
+        # Prompts of as many words are not of as many tokens, and each has to leave room for its answer.
+        counts = [await self._count(prompt) for prompt in prompts]
+        room = min(LONGEST_ANSWER, self._longest - max(counts) - 1)
         together = Together(self._iid, point.requests, now=self._legs.now)
         legs = [
             asyncio.create_task(
@@ -95,7 +96,7 @@ class Sweep:
             await asyncio.gather(watch, *legs, return_exceptions=True)
         if together.interval_s <= 0:
             raise MeasureFailed(f"{self._iid}: {point.words}: tokens came all at once, something buffers")
-        return tokens * point.requests + together.generated, together.interval_s
+        return sum(counts) + together.generated, together.interval_s
 
     def _check(self, point: Point, together: Together, *, legs: list[asyncio.Task[None]]) -> None:
         """A stream that ended before the window did: by an error, or because the others never began."""
