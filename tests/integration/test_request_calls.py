@@ -32,7 +32,7 @@ from tests.support.settings import MODEL, engine_settings, fleet_config
 from tests.support.ticking import TickingClock
 
 CALLS_A_REQUEST = 340
-"""Streamed, one token, two legs, nobody in trouble: 330 to 333, by how the packets come."""
+"""Streamed, one token, two legs, nobody in trouble: 327 to 333, by how the packets come."""
 CALLS_A_GOOD_LEG = {Leg.PREFILL: 3, Leg.DECODE: 4}
 """The judge, the look-up, and what is noted of its process or of the edge that it crossed."""
 REQUESTS = 41
@@ -55,8 +55,9 @@ def ask(client: HTTPConnection) -> None:
 
 
 async def usual_request(rig: Rig) -> Counter[str]:
-    """The median of some that a client makes one after the other: now and then what an engine sent is read in
-    more pieces, or its connection is a new one."""
+    """The cheapest of some that a client makes one after the other. What comes on top is not the request's: an
+    answer that was read in more pieces, a new connection, a pass of the monitor. On a busy machine most
+    requests have some of it, so a median would count the machine."""
     counts: list[Counter[str]] = []
     client = HTTPConnection("127.0.0.1", rig.port, timeout=LIVENESS_S)
     for _ in range(REQUESTS):
@@ -68,7 +69,7 @@ async def usual_request(rig: Rig) -> Counter[str]:
             sys.setprofile(None)
         counts.append(found)
     client.close()
-    return sorted(counts, key=Counter.total)[REQUESTS // 2]
+    return min(counts, key=Counter.total)
 
 
 def test_a_request_is_a_bounded_number_of_calls() -> None:
