@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from narwhal.cli.asking import CommandFailed, followed
 from narwhal.cli.cluster.orders import hand_over
-from narwhal.cli.cluster.target import CommandFailed, Target, target_of
+from narwhal.cli.cluster.target import Target, target_of
 from tests.support.redis import running
 from tests.support.scripted import Line, Script, answer, scripted_engine
 
@@ -38,14 +39,41 @@ def owning(heads: list[str]) -> Script:
     return script
 
 
-async def test_a_router_that_names_another_is_told_and_the_key_is_not_sent_there() -> None:
+async def test_the_owner_that_a_router_names_is_asked_in_its_place() -> None:
     asked: list[str] = []
-    stolen: list[str] = []
-    async with scripted_engine(owning(stolen)) as other:
+    ordered: list[str] = []
+    async with scripted_engine(owning(ordered)) as other:
         async with scripted_engine(standby(asked, other.spec.url)) as named:
-            with pytest.raises(CommandFailed, match=f"pass --router {other.spec.url}"):
-                await hand_over(target(router=named.spec.url), None)
-    assert KEY in asked[0] and stolen == []
+            assert (await hand_over(target(router=named.spec.url), None))[0] == other.spec.url
+    assert KEY in asked[0] and KEY in ordered[0]
+
+
+async def test_two_that_name_each_other_are_left_after_a_few_turns() -> None:
+    asked: list[str] = []
+    async with scripted_engine(standby(asked, "http://127.0.0.1:1")) as named:
+        with pytest.raises(CommandFailed, match="gives no answer"):
+            await hand_over(target(router=named.spec.url), None)
+
+        async def turns(line: Line) -> None:
+            await standby(asked, f"{first.spec.url}/" if len(asked) % 2 else first.spec.url)(line)
+
+        async with scripted_engine(turns) as first:
+            with pytest.raises(CommandFailed, match=r"refused \(503\): this router does not own"):
+                await hand_over(target(router=first.spec.url), None)
+    assert len(asked) < 8
+
+
+@pytest.mark.parametrize(
+    ("owner", "why"),
+    [
+        ("http://b:8001", "which is not encrypted"),
+        ("https://u:p@b:8001", "no usable URL"),
+        ("", "not encrypted"),
+    ],
+)
+def test_the_key_follows_no_owner_out_of_tls_nor_to_what_is_no_url(owner: str, why: str) -> None:
+    with pytest.raises(CommandFailed, match=why):
+        followed("https://a:8001", owner)
 
 
 async def test_an_owner_that_changed_meanwhile_is_asked_where_the_record_says(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from narwhal.cli.cluster.target import CommandFailed, router_document
+from narwhal.cli.asking import CommandFailed, router_document
 
 Change = dict[str, Any]
 ASK_S: Final = 2.0

@@ -18,19 +18,13 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from narwhal.cli.asking import CommandFailed, router_document
 from narwhal.cli.cluster import orders
 from narwhal.cli.cluster.changes import merged, remembered
 from narwhal.cli.cluster.document import change_of, cluster_document
 from narwhal.cli.cluster.options import parser
 from narwhal.cli.cluster.tables import history_view, status_view
-from narwhal.cli.cluster.target import (
-    CommandFailed,
-    Target,
-    read_records,
-    reader_of,
-    router_document,
-    target_of,
-)
+from narwhal.cli.cluster.target import Target, read_records, reader_of, target_of
 from narwhal.cli.cluster.timings import timings_document, timings_view
 from narwhal.config.options import given_options
 from narwhal.errors import ConfigError, StoreProtocolError, StoreUnreachable

@@ -6,17 +6,15 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-import httpx
-
+from narwhal.cli.asking import CommandFailed, Order, order, order_owner
 from narwhal.cli.cluster.document import lease_fields
 from narwhal.cli.cluster.tables import seconds
-from narwhal.cli.cluster.target import CommandFailed, Target, named_cluster, reader_of
+from narwhal.cli.cluster.target import Target, named_cluster, reader_of
 from narwhal.errors import ConfigError
 from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView
 from narwhal.runtime.records import RecordReader, public_holder
 
 YIELD: Final = "/narwhal/lifecycle/yield"
-ANSWER_S: Final = 15.0
 DEPOSE_TRIES: Final = 5
 
 Document = dict[str, Any]
@@ -36,52 +34,18 @@ async def owner_url(target: Target) -> str:
 async def hand_over(target: Target, successor: str | None) -> tuple[str, Document]:
     """Orders the owner to yield; its URL and its cluster document. Raises CommandFailed.
 
-    The control key goes only where the lease record or the user says, never where an answer leads.
+    With a store its record says who owns, whatever an answer says; without one the answer does.
     """
-    url = await owner_url(target) if target.reads_store else target.router
-    status, body = await _post(url, target.key, body={"to": successor})
-    if status == 503 and target.reads_store and (now := await owner_url(target)) != url:
-        url = now
-        status, body = await _post(url, target.key, body={"to": successor})
-    if status == 200:
-        return url, body
-    if status == 503 and (owner := _other_owner(url, body)):
-        raise CommandFailed(
-            f"{url} is not the owner and names {owner}: if you trust that, pass --router {owner}"
-        )
-    raise CommandFailed(f"{url} refused ({status}): {_why(status, body)}")
-
-
-def _other_owner(url: str, body: Document) -> str:
-    """The owner that a refusal names, "" for none or for the one that was asked."""
-    owner = body.get("owner")
-    named = str(owner.get("url") or "") if isinstance(owner, dict) else ""
-    return "" if named == url else named
-
-
-async def _post(url: str, key: str, *, body: Document) -> tuple[int, Document]:
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    try:
-        async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_S) as client:
-            answer = await client.post(f"{url}{YIELD}", json=body, headers=headers)
-    except httpx.HTTPError as error:
-        raise CommandFailed(f"{url} gives no answer: {error or type(error).__name__}") from None
-    try:
-        found = answer.json()
-    except ValueError:
-        found = {}
-    return answer.status_code, found if isinstance(found, dict) else {}
-
-
-def _why(status: int, body: Document) -> str:
-    if status == 401:
-        return "the control key is wrong or missing: name its variable with --control-key-env"
-    if status == 403:
-        return "without a control key it takes orders from its own host only"
-    if status in (404, 405):
-        return "this router knows no such order (an older version, or its control port is another)"
-    error = body.get("error")
-    return str(error.get("message")) if isinstance(error, dict) else str(error or "no reason given")
+    given = Order(YIELD, {"to": successor})
+    if target.reads_store:
+        answer = await order(url := await owner_url(target), given, key=target.key)
+        if answer.status == 503 and (now := await owner_url(target)) != url:
+            answer = await order(now, given, key=target.key)
+    else:
+        answer = await order_owner(target.router, given, key=target.key)
+    if answer.status == 200:
+        return answer.url, answer.body
+    raise CommandFailed(f"{answer.url} refused ({answer.status}): {answer.why}")
 
 
 async def depose(target: Target, reason: str, *, expected: str, confirm: Callable[[str, str], bool]) -> str:

@@ -6,28 +6,18 @@ import argparse
 from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import httpx
-
-from narwhal.config import urls
+from narwhal.cli.asking import DEFAULT_ROUTER, checked_router, control_key
 from narwhal.config.options import GivenOptions, given_options
 from narwhal.config.secret import secret
-from narwhal.errors import ConfigError, NarwhalError, StoreProtocolError
+from narwhal.errors import ConfigError, StoreProtocolError
 from narwhal.runtime.records import ClusterRecords, RecordReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-DEFAULT_ROUTER: Final = "http://127.0.0.1:8000"
-ROUTER_S: Final = 5.0
 PREFIX: Final = "narwhal:{%s}:"
-
-Document = dict[str, Any]
-
-
-class CommandFailed(NarwhalError):
-    """What was asked for did not come about; the message says why (exit status 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +45,19 @@ def target_of(options: argparse.Namespace, env: Mapping[str, str]) -> Target:
     password = given.store_password
     if name := given.value("redis_password_env"):
         password = secret(env, name, named_by="--redis-password-env")
-    key_name = getattr(options, "control_key_env", None)
     return Target(
         given=given,
         store_password=password,
         router=_router(options.router, given),
         cluster=given.value("cluster") or "",
-        key=secret(env, key_name, named_by="--control-key-env") if key_name else "",
+        key=control_key(getattr(options, "control_key_env", None), env),
     )
 
 
 def _router(named: str | None, given: GivenOptions) -> str:
     if named is None:
         return "" if given.store is not None else DEFAULT_ROUTER
-    try:
-        return urls.checked(named)
-    except urls.UrlProblem as problem:
-        raise ConfigError(f"--router {problem}") from None
+    return checked_router(named)
 
 
 @asynccontextmanager
@@ -111,18 +97,3 @@ async def read_records(target: Target, reader: RecordReader) -> ClusterRecords:
     except StoreProtocolError:
         raise ConfigError(message) from None
     raise ConfigError(f"{message}; the store holds {', '.join(others) if others else 'no cluster at all'}")
-
-
-async def router_document(url: str, path: str, *, timeout_s: float = ROUTER_S) -> Document:
-    """One JSON document of a router. Raises CommandFailed."""
-    try:
-        async with httpx.AsyncClient(trust_env=False, timeout=timeout_s) as client:
-            answer = await client.get(f"{url}{path}")
-        body = answer.json()
-    except httpx.HTTPError as error:
-        raise CommandFailed(f"{url} gives no answer: {error or type(error).__name__}") from None
-    except ValueError:
-        raise CommandFailed(f"{url}{path} answered {answer.status_code} without JSON: no router?") from None
-    if answer.status_code != 200 or not isinstance(body, dict):
-        raise CommandFailed(f"{url}{path} answered {answer.status_code}: no router of a cluster?")
-    return body

@@ -1,0 +1,50 @@
+"""What is told while something is waited for: one living line on a terminal, else a line for each change.
+
+It goes to standard error: standard output has the verdict, or the document for programs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+
+from narwhal.cli.asking import Document
+from narwhal.cli.lifecycle.verdict import Targets, told_of
+
+Tell = Callable[[str], None]
+MOST: Final = 6
+"""Engines that a line tells one by one: of more only how many are in each state."""
+
+
+@contextmanager
+def telling(program: str) -> Iterator[Tell]:
+    """Takes what is to be told; the same line twice is told once."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with console.status(program) as status:
+            yield lambda line: status.update(line)
+        return
+    last = [""]
+
+    def tell(line: str) -> None:
+        if line != last[0]:
+            print(f"{program}: {line}", file=sys.stderr, flush=True)
+        last[0] = line
+
+    yield tell
+
+
+def progress_line(targets: Targets, document: Document) -> str:
+    """How far every target is. Seconds that run down are for terminals only."""
+    rows, countdown = targets.rows(document), sys.stderr.isatty()
+    if len(rows) <= MOST:
+        return "; ".join(told_of(iid, row, countdown=countdown) for iid, row in rows.items())
+    states: dict[str, int] = {}
+    for row in rows.values():
+        word = "may be stopped" if row["ready_to_stop"] else str(row["state"]).replace("_", " ")
+        states[word] = states.get(word, 0) + 1
+    return ", ".join(f"{count} {word}" for word, count in states.items())

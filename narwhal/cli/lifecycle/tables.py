@@ -1,0 +1,74 @@
+"""The lifecycle document for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Fields = Mapping[str, Any]
+
+
+def lifecycle_view(document: Fields) -> RenderableType:
+    """Head, one row an engine, then what is wrong: the newest checks of engines that are blocked or out."""
+    parts: list[RenderableType] = [*map(Text, _head(document)), Text(), _engines(document["engines"])]
+    for iid, row in document["engines"].items():
+        if row["error"]:
+            parts += [Text(), Text(f"{iid}: {row['error']}"), *map(Text, _checks(row["checks"]))]
+    return Group(*parts)
+
+
+def _head(document: Fields) -> list[str]:
+    router, wave = document["router"], document["wave"]
+    who = f"epoch {router['epoch']}" if router["epoch"] else "without a store"
+    lines = [f"told by the owner ({who}); engine_restart_policy {document['engine_restart_policy']}"]
+    if not router["controls_fleet"]:
+        lines[0] = f"told by a router that does not own ({router['role']}): its copy, and what it sees itself"
+    if wave["active"]:
+        words = [f"wave {wave['id']}"]
+        words += ["/ready is withdrawn"] if wave["readiness_withdrawn"] else []
+        words.append("every engine may be stopped" if wave["ready_to_stop"] else "not ready to stop yet")
+        lines.append(", ".join(words))
+    return lines
+
+
+def _engines(rows: Mapping[str, Fields]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    headings = ("engine", "state", "takes new", "may be stopped", "resident", "deadline", "process started")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for iid, row in rows.items():
+        resident = f"{row['resident']['prefill']} + {row['resident']['decode']}"
+        takes, stops = (
+            "yes" if row["accepts_new"] else "no",
+            ("yes" if row["ready_to_stop"] else "no") if row["draining"] else "-",
+        )
+        table.add_row(
+            iid, str(row["state"]).replace("_", " "), takes, stops, resident, _deadline(row), _started(row)
+        )
+    return table
+
+
+def _deadline(row: Fields) -> str:
+    if row["deadline_at"] is None or row["state"] not in ("draining", "deadline_exceeded"):
+        return "-"
+    return f"in {row['deadline_in_s']:.0f} s" if row["deadline_in_s"] else "passed"
+
+
+def _started(row: Fields) -> str:
+    old, new = row["old_process_start"], row["new_process_start"]
+    if old is None:
+        return "-" if new is None else _when(new)
+    return _when(old) + (f" -> {_when(new)}" if new is not None else "")
+
+
+def _when(start: float) -> str:
+    return datetime.fromtimestamp(start, UTC).strftime("%m-%d %H:%M:%S")
+
+
+def _checks(checks: list[Fields]) -> list[str]:
+    return [f"  {one['outcome']:<8}{one['name']:<14}{one['detail']}".rstrip() for one in checks]

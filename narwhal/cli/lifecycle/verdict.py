@@ -1,0 +1,117 @@
+"""What a lifecycle document says of an order that is waited for. Pure: documents in, sentences out.
+
+| of a drain | verdict |
+| --- | --- |
+| every target `ready_to_stop` (of a wave: the wave) | done |
+| a target `deadline_exceeded` | not done: it stays out, its work goes on |
+| a target in service | not done: somebody readmitted it, or the record was lost |
+| else | none yet |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Fields = Mapping[str, Any]
+
+COMING: Final = frozenset({"health", "attestation"})
+"""Checks that fail while an engine, or the sidecar that follows it, has not come up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The engines of an order; `wave`: the whole fleet as one."""
+
+    engines: tuple[str, ...]
+    wave: bool = False
+
+    def rows(self, document: Fields) -> dict[str, Fields]:
+        """Engine ID to its record. An engine that the fleet does not have is left out."""
+        rows: Mapping[str, Fields] = document["engines"]
+        return {iid: rows[iid] for iid in (rows if self.wave else self.engines) if iid in rows}
+
+    @property
+    def words(self) -> str:
+        return "the whole fleet" if self.wave else _listed(self.engines)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    done: bool
+    sentence: str
+
+
+def drain_verdict(targets: Targets, document: Fields) -> Verdict | None:
+    """None: wait on."""
+    rows = targets.rows(document)
+    stoppable = [iid for iid, row in rows.items() if row["ready_to_stop"]]
+    if document["wave"]["ready_to_stop"] if targets.wave else len(stoppable) == len(rows):
+        return Verdict(True, f"{targets.words} may be stopped now")
+    serving = [iid for iid, row in rows.items() if row["state"] == "active"]
+    if serving:
+        reason = "readmitted meanwhile, or the drain was lost with its router"
+        return Verdict(False, f"{_listed(serving)} is not drained any more: {reason}")
+    late = [iid for iid, row in rows.items() if row["state"] == "deadline_exceeded"]
+    if late:
+        return Verdict(
+            False,
+            f"the deadline passed: {_listed(late)} stays out of placement and its work goes on ("
+            + "; ".join(_work(rows[iid]) for iid in late)
+            + "); drain again with a later --deadline to wait on",
+        )
+    return None
+
+
+def readmitted(targets: Targets, document: Fields) -> Verdict | None:
+    """Done where every target serves again, else None."""
+    rows = targets.rows(document)
+    if not rows or any(row["state"] != "active" for row in rows.values()):
+        return None
+    counts = [_passed(iid, row) for iid, row in rows.items()]
+    return Verdict(True, f"{targets.words} is in service again: " + "; ".join(counts))
+
+
+def failed_checks(targets: Targets, document: Fields) -> dict[str, str]:
+    """Engine ID to the check that blocks it; may be empty."""
+    return {
+        iid: check["name"]
+        for iid, row in targets.rows(document).items()
+        if row["state"] != "active"
+        for check in row["checks"]
+        if check["outcome"] == "failed"
+    }
+
+
+def told_of(iid: str, row: Fields, *, countdown: bool = True) -> str:
+    """One engine's progress in a line."""
+    words = [f"{iid} {str(row['state']).replace('_', ' ')}"]
+    if row["ready_to_stop"]:
+        words.append("may be stopped")
+    elif row["state"] in ("draining", "deadline_exceeded"):
+        words.append(_work(row))
+    if row["state"] == "draining" and countdown and row["deadline_in_s"] is not None:
+        words.append(f"{row['deadline_in_s']:.0f} s left")
+    return ", ".join(words)
+
+
+def _work(row: Fields) -> str:
+    legs = {name: row["resident"][name] for name in ("prefill", "decode") if row["resident"][name]}
+    if row["old_process_start"] is None:
+        return "which process it is is not on record yet"
+    if legs:
+        return "resident " + ", ".join(f"{name} {count}" for name, count in legs.items())
+    return "nothing of this router is left: its own count of requests, or KV that nobody pulled, is not 0 yet"
+
+
+def _passed(iid: str, row: Fields) -> str:
+    outcomes = [check["outcome"] for check in row["checks"]]
+    skipped = [check["name"] for check in row["checks"] if check["outcome"] == "skipped"]
+    words = f"{iid} passed {outcomes.count('passed')} checks"
+    return words + (f", {_listed(skipped)} skipped" if skipped else "")
+
+
+def _listed(names: Sequence[str] | Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,163 @@
+"""Orders to drain and readmit, given until they are done.
+
+Orders may be repeated: a drain that is on answers its record, a readmission that is on is joined. So what a
+takeover, a lost connection or an engine that comes up slowly cuts off is simply asked again, of whoever owns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from narwhal.cli.asking import Answer, CommandFailed, Document, NoAnswer, Order
+from narwhal.cli.lifecycle.progress import Tell, progress_line
+from narwhal.cli.lifecycle.routers import Routers
+from narwhal.cli.lifecycle.verdict import (
+    COMING,
+    Targets,
+    Verdict,
+    drain_verdict,
+    failed_checks,
+    readmitted,
+)
+
+DRAIN: Final = "/narwhal/lifecycle/drain"
+READMIT: Final = "/narwhal/lifecycle/readmit"
+CHECKS_S: Final = 600.0
+"""An answer to a readmit comes when all checks have ended."""
+POLL_S: Final = 0.5
+AGAIN_S: Final = 2.0
+PATIENCE_S: Final = 60.0
+"""A fleet without an owner for longer is no takeover that is under way."""
+SIDECAR_S: Final = 20.0
+"""A sidecar follows its engine within this time, or never."""
+
+
+class Refused(CommandFailed):
+    """The router said no. `document`: what it said it with."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.why)
+        self.document = answer.body if "engines" in answer.body else None
+
+
+@dataclass(slots=True)
+class Asking:
+    """One order to one fleet. `tell` takes the progress. `lost`: an answer did not come, the order may have
+    been carried out without our knowing."""
+
+    routers: Routers
+    targets: Targets
+    order: Order
+    tell: Tell = field(repr=False)
+    lost: bool = False
+
+    async def once(self) -> Document:
+        """The owner's answer. Raises Refused, NoAnswer, CommandFailed."""
+        answer = await self.routers.order(self.order)
+        if answer.status != 200:
+            raise Refused(answer)
+        return answer.body
+
+    async def insist(self) -> Document:
+        """As `once`, but asks again while nobody owns, nobody answers, or the owner could not do it yet."""
+        since = time.monotonic()
+        while True:
+            await self.routers.owners_document()
+            try:
+                answer = await self._answer()
+                if answer.status == 200:
+                    return answer.body
+                problem: CommandFailed = Refused(answer)
+                if answer.status != 503:
+                    raise problem
+            except NoAnswer as error:
+                problem = error
+            self.lost = True
+            if time.monotonic() - since > PATIENCE_S:
+                raise problem
+            self.tell(f"{problem}; asking again")
+            await asyncio.sleep(POLL_S)
+
+    async def _answer(self) -> Answer:
+        """Tells meanwhile what the owner's document shows. A router that another one has followed is left."""
+        asked = self.routers.at
+        task = asyncio.create_task(self.routers.order(self.order))
+        try:
+            while not (await asyncio.wait({task}, timeout=POLL_S))[0]:
+                document = await self.routers.owners_document()
+                if document is not None and not task.done():
+                    self.tell(progress_line(self.targets, document))
+                if document is not None and self.routers.at != asked and not task.done():
+                    raise NoAnswer(f"{asked} was asked, and {self.routers.at} owns now")
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def look(self) -> Document:
+        """The owner's document, whoever owns. Raises CommandFailed where nobody does for long."""
+        since = time.monotonic()
+        while (document := await self.routers.owners_document()) is None:
+            if time.monotonic() - since > PATIENCE_S:
+                known = ", ".join(self.routers.known)
+                raise CommandFailed(f"no router has controlled the fleet for {PATIENCE_S:g} s: {known}")
+            self.tell("no router controls the fleet; looking for the owner")
+            await asyncio.sleep(POLL_S)
+        self.tell(progress_line(self.targets, document))
+        return document
+
+
+async def until_drained(asking: Asking) -> tuple[Verdict, Document]:
+    """Orders the drain, then waits until its targets may be stopped or will not be in time."""
+    await asking.routers.meet()
+    document = await asking.insist()
+    while (verdict := drain_verdict(asking.targets, document)) is None:
+        await asyncio.sleep(POLL_S)
+        document = await asking.look()
+    return verdict, document
+
+
+async def until_readmitted(asking: Asking, *, within_s: float) -> tuple[Verdict, Document]:
+    """Orders the readmission again while its engines, or their sidecars, are coming up. Raises Refused."""
+    await asking.routers.meet()
+    patience = _Patience(within_s)
+    while True:
+        try:
+            return answered(asking.targets, await asking.insist())
+        except Refused as refused:
+            document = refused.document
+            # Whoever had lost an answer and asked again is told that there is nothing to readmit.
+            if asking.lost and document and readmitted(asking.targets, document):
+                return answered(asking.targets, document)
+            if document is None or not patience.lasts(failed_checks(asking.targets, document)):
+                raise
+            asking.tell(f"{refused}; it may be coming up: asking again")
+            await asyncio.sleep(AGAIN_S)
+
+
+def answered(targets: Targets, document: Document) -> tuple[Verdict, Document]:
+    """Of an answer 200, whose document may already show what came after."""
+    later = Verdict(True, f"{targets.words} was readmitted, and something has happened to it since")
+    return readmitted(targets, document) or later, document
+
+
+class _Patience:
+    """With engines that do not answer yet: `within_s` seconds; with sidecars: `SIDECAR_S` after them."""
+
+    def __init__(self, within_s: float) -> None:
+        self._until = time.monotonic() + within_s
+        self._sidecars_until = 0.0
+
+    def lasts(self, failed: Mapping[str, str]) -> bool:
+        checks, now = set(failed.values()), time.monotonic()
+        if not checks or not checks <= COMING or now > self._until:
+            return False
+        if "health" in checks:
+            self._sidecars_until = 0.0
+            return True
+        self._sidecars_until = self._sidecars_until or now + SIDECAR_S
+        return now < self._sidecars_until

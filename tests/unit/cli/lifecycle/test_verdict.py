@@ -1,0 +1,106 @@
+"""What a lifecycle document says of an order that is waited for: one row of the table at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from narwhal.cli.lifecycle.verdict import Targets, drain_verdict, failed_checks, readmitted, told_of
+
+E1, WAVE = Targets(("e1",)), Targets((), wave=True)
+NO_WAVE = {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False}
+
+
+def row(state: str = "draining", **changes: Any) -> dict[str, Any]:
+    return {
+        "state": state,
+        "ready_to_stop": False,
+        "accepts_new": state == "active",
+        "resident": {"prefill": 0, "decode": 0},
+        "deadline_in_s": 12.0,
+        "old_process_start": 1.0,
+        "checks": [],
+        **changes,
+    }
+
+
+def document(*, wave: dict[str, Any] | None = None, **engines: dict[str, Any]) -> dict[str, Any]:
+    return {"engines": {"e0": row("active"), **engines}, "wave": {**NO_WAVE, **(wave or {})}}
+
+
+def check(name: str, outcome: str) -> dict[str, str]:
+    return {"name": name, "outcome": outcome, "detail": ""}
+
+
+@pytest.mark.parametrize("state", ["draining", "drained", "validating", "blocked"])
+def test_a_drain_that_is_on_is_waited_for(state: str) -> None:
+    assert drain_verdict(E1, document(e1=row(state))) is None
+
+
+def test_a_drain_is_done_when_its_engine_may_be_stopped_also_after_the_deadline() -> None:
+    for state in ("drained", "blocked", "deadline_exceeded"):
+        verdict = drain_verdict(E1, document(e1=row(state, ready_to_stop=True)))
+        assert verdict is not None
+        assert (verdict.done, verdict.sentence) == (True, "e1 may be stopped now")
+
+
+def test_of_several_every_one_must_be_ready() -> None:
+    targets, ready = Targets(("e1", "e2")), row("drained", ready_to_stop=True)
+    assert drain_verdict(targets, document(e1=ready, e2=row())) is None
+    verdict = drain_verdict(targets, document(e1=ready, e2=ready))
+    assert verdict is not None and verdict.sentence == "e1 and e2 may be stopped now"
+
+
+def test_a_wave_is_done_when_the_wave_says_so() -> None:
+    ready = row("drained", ready_to_stop=True)
+    engines = {"e0": ready, "e1": ready}
+    assert drain_verdict(WAVE, document(wave={"active": True}, **engines)) is None
+    verdict = drain_verdict(WAVE, document(wave={"active": True, "ready_to_stop": True}, **engines))
+    assert verdict is not None and verdict.sentence == "the whole fleet may be stopped now"
+
+
+def test_a_deadline_that_passed_says_what_is_left() -> None:
+    late = row("deadline_exceeded", resident={"prefill": 0, "decode": 3})
+    verdict = drain_verdict(E1, document(e1=late))
+    assert verdict is not None and not verdict.done
+    assert "e1 stays out of placement and its work goes on (resident decode 3)" in verdict.sentence
+
+
+def test_an_engine_in_service_is_no_drained_one() -> None:
+    verdict = drain_verdict(E1, document(e1=row("active")))
+    assert verdict is not None and not verdict.done
+    assert verdict.sentence.startswith("e1 is not drained any more")
+
+
+def test_a_readmission_is_done_when_every_target_serves() -> None:
+    checks = [check("health", "passed"), check("attestation", "skipped"), check("model", "passed")]
+    back = row("active", checks=checks)
+    assert readmitted(WAVE, document(e0=back, e1=row("blocked"))) is None
+    verdict = readmitted(WAVE, document(e0=back, e1=back))
+    assert verdict is not None
+    assert verdict.sentence == (
+        "the whole fleet is in service again: e0 passed 2 checks, attestation skipped; "
+        "e1 passed 2 checks, attestation skipped"
+    )
+    assert readmitted(Targets(("nobody",)), document()) is None
+
+
+def test_the_failed_check_of_each_target_is_told() -> None:
+    blocked = row("blocked", checks=[check("health", "passed"), check("model", "failed")])
+    out_by_verdict = row("active", checks=[check("health", "failed")])
+    assert failed_checks(WAVE, document(e1=blocked, e2=out_by_verdict)) == {"e1": "model"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"old_process_start": None}, "e1 draining, which process it is is not on record yet, 12 s left"),
+        ({"resident": {"prefill": 1, "decode": 2}}, "e1 draining, resident prefill 1, decode 2, 12 s left"),
+        ({"state": "drained", "ready_to_stop": True}, "e1 drained, may be stopped"),
+        ({"state": "validating"}, "e1 validating"),
+    ],
+)
+def test_progress_is_one_line_an_engine(changes: dict[str, Any], line: str) -> None:
+    assert told_of("e1", row(**changes)) == line
+    assert "left" not in told_of("e1", row(resident={"prefill": 1, "decode": 0}), countdown=False)
