@@ -55,8 +55,8 @@ def ask(client: HTTPConnection) -> None:
 
 
 async def usual_request(rig: Rig) -> Counter[str]:
-    """The cheapest of some that a client makes one after the other. What comes on top is not the request's: an
-    answer that was read in more pieces, a new connection, a pass of the monitor. On a busy machine most
+    """The cheapest of some that a client makes one after the other. What comes on top is not the request's:
+    an answer that was read in more pieces, a new connection, a pass of the monitor. On a busy machine most
     requests have some of it, so a median would count the machine."""
     counts: list[Counter[str]] = []
     client = HTTPConnection("127.0.0.1", rig.port, timeout=LIVENESS_S)
