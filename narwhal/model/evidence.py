@@ -53,6 +53,7 @@ class LegFailed:
 
     `way` names the failure for comparison across engines, such as "inference_status:500" or
     "stream:early_end"; `request` is the digest of the client's body (empty: not a client's request).
+    `again`: the request's token count was held against the engine in this class already.
     """
 
     iid: str
@@ -63,6 +64,21 @@ class LegFailed:
     peer: str = ""
     request: bytes = b""
     retry_after_s: float | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CountFailed:
+    """No connection for a token count (`connection`, `timeout`), or no answer to it in time (`timeout`).
+
+    Any other end of a count is no evidence: it is of a route that an engine may lack. `request` is the
+    digest of the client's body, empty where the engine never got it.
+    """
+
+    iid: str
+    failure: FailureClass
+    detail: str
+    request: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +176,7 @@ class Validated:
 Evidence = (
     LegSucceeded
     | LegFailed
+    | CountFailed
     | LegAnswered
     | HealthProbed
     | InferenceProbed

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from narwhal.model.engine import Leg
+from narwhal.model.evidence import CountFailed
 
 
 # Not frozen, like all that is made several times a request: a frozen one costs thrice as much to make.
 @dataclass(slots=True)
 class Demand:
-    """Size of one request: prompt tokens (counted or estimated), most it may generate (0 = unknown)."""
+    """Size of one request: prompt tokens (counted or estimated), most it may generate (0 = unknown).
+
+    `count`: what was said of the engine that was to count them, None: nothing.
+    """
 
     input_tokens: int
     output_tokens: int = 0
+    count: CountFailed | None = None
 
     @property
     def kv_tokens(self) -> int:

@@ -32,7 +32,7 @@ SATURATED_S = 30.0
 GRACE_S = 5.0
 """Seconds beyond what it asked for, or the pause of probes, after which the next 429 is a first one."""
 TOO_MANY = "overload:429"
-"""The end of the way of what was answered 429: a leg, a token count."""
+"""The way of a leg that was answered 429."""
 _SILENT = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
 
 
@@ -64,7 +64,7 @@ class BackPressure:
                 self.answered(evidence.iid)
             return ""
         self._relieve(evidence.iid, evidence.retry_after_s, now=now)
-        if not evidence.way.endswith(TOO_MANY):
+        if evidence.way != TOO_MANY:
             self.answered(evidence.iid)
             return ""
         saturation = self._count(evidence.iid, now)

@@ -2,6 +2,7 @@
 
 | evidence | who may be to blame | then |
 | --- | --- | --- |
+| a token count got no connection or no answer | the request | counted, unless the request is suspected |
 | a leg failed | the request | what it added anywhere is taken back, its engines owe a probe without a hold |
 | a decode behind a KV handoff failed, a probe across an edge | pair, producer or consumer | as `pairs` says |
 | 429 and nothing else for 30 s, or 4xx to different requests | the engine | it is held and probed |
@@ -20,6 +21,7 @@ from typing import Any
 from narwhal.errors import InvariantViolation
 from narwhal.model.effect import Effect, ProbeKind, RequestSuspected, Told, tell
 from narwhal.model.evidence import (
+    CountFailed,
     EdgeProbed,
     Evidence,
     InferenceProbed,
@@ -65,6 +67,7 @@ class Blame:
         """Engines with anything that a good leg clears: looked for after all but good legs of the others."""
         self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
             LegFailed: self._failed,
+            CountFailed: self._count_failed,
             LegAnswered: self._answered,
             InferenceProbed: self._inference_probed,
             EdgeProbed: self._pairs.edge_probed,
@@ -151,6 +154,11 @@ class Blame:
         if saturated:
             return (*effects, *self._judgement.suspect(evidence.iid, saturated, now=now))
         return effects
+
+    def _count_failed(self, evidence: CountFailed, now: float) -> Effects:
+        row = self._judgement.row(evidence.iid, evidence.failure)
+        counts = self._poison.count_failed(evidence, now, row=row)
+        return self._judgement.step(evidence, now) if counts else NOTHING
 
     def _poisoned(self, evidence: LegFailed, charged: Mapping[Counted, int], *, now: float) -> Effects:
         """The request's fault. Its engines are looked at all the same: both may be broken."""

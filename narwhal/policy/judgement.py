@@ -4,7 +4,9 @@
 | --- | --- |
 | LegSucceeded, LegAnswered | clears streaks |
 | LegFailed | counts, quarantines; at the threshold ejects, holds or asks for a health check |
-| the same, connections lost behind one and the same request body | holds and asks for an inference probe |
+| CountFailed | as LegFailed, and quarantines nobody |
+| LegFailed again | quarantines: its token count was counted |
+| LegFailed, connections lost behind one and the same request body | holds and asks for an inference probe |
 | HealthProbed good | clears, ends caution and quarantine; after timeouts an inference probe follows |
 | HealthProbed bad | ejects whom a verdict asked about, unless its streams bring bytes: then `overload` |
 | the same, of a suspect carried over with less than a verdict | as a sweep that missed, every pass |
@@ -27,8 +29,8 @@ from dataclasses import replace
 from typing import Any
 
 from narwhal.model.effect import ProbeKind
-from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
+    CountFailed,
     Evidence,
     FailureClass,
     HealthProbed,
@@ -47,8 +49,8 @@ from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
 from narwhal.policy.readmission import FAILED
 from narwhal.policy.standings import CARRIED, NOTHING, Effects, Standings
+from narwhal.policy.suspicion import Suspicion
 
-_PROOF = {Leg.PREFILL: Proof.PREFILL, Leg.DECODE: Proof.DECODE}
 _INFERENCE_CHECK = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS, FailureClass.KV_HANDOFF})
 """Classes that only an inference probe can settle; a health check settles the others."""
 
@@ -68,16 +70,14 @@ class Judgement:
         every_s = settings.readmit_every * interval_s
         self.standings = Standings(engines, every_s=every_s, together=together)
         self._breaker = Breaker(eject_after=settings.eject_after, liveness_misses=settings.liveness_misses)
+        self._suspicion = Suspicion(self._breaker)
         self.suspects = self._breaker.engines
         self.row = self._breaker.row
         self._quarantine_s = settings.failure_quarantine_s
-        self._producers: dict[str, dict[str, None]] = {}
-        """Engine with a streak to the producers whose transfers failed there, "" = a local decode."""
-        self._unheard: set[str] = set()
-        """Engines that no leg has succeeded on since their last timeout."""
         self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
             LegSucceeded: self._succeeded,
             LegFailed: self._failed,
+            CountFailed: self._count_failed,
             LegAnswered: self._answered,
             HealthProbed: self._health_probed,
             InferenceProbed: self._inference_probed,
@@ -97,30 +97,33 @@ class Judgement:
     # --- legs ------------------------------------------------------------------------------------
 
     def _succeeded(self, evidence: LegSucceeded, now: float) -> Effects:
-        if self._breaker.suspects(evidence.iid):
-            self._unheard.discard(evidence.iid)
-            self._prove(evidence.iid, _PROOF[evidence.leg])
+        self._suspicion.succeeded(evidence.iid, evidence.leg)
         return NOTHING
 
     def _answered(self, evidence: LegAnswered, now: float) -> Effects:
-        self._prove(evidence.iid, Proof.ANSWER)
+        self._suspicion.proved(evidence.iid, Proof.ANSWER)
         return NOTHING
 
     def _failed(self, evidence: LegFailed, now: float) -> Effects:
-        iid, failure = evidence.iid, evidence.failure
+        iid = evidence.iid
         if iid not in self.standings.engines:
             return NOTHING
-        verdict = self._breaker.failed(iid, failure, request=evidence.request)
-        if evidence.leg is Leg.DECODE:
-            self._producers.setdefault(iid, {})[evidence.peer] = None
-        if failure is FailureClass.TIMEOUT:
-            self._unheard.add(iid)
+        verdict = self._suspicion.failed(evidence)
         if self.standings.is_out(iid):
             return NOTHING
         effects = self._quarantined(evidence, now)
         if verdict is None:
             return effects
         return (*effects, *self._sentence(verdict, evidence, now=now))
+
+    def _count_failed(self, evidence: CountFailed, now: float) -> Effects:
+        iid = evidence.iid
+        if iid not in self.standings.engines:
+            return NOTHING
+        verdict = self._suspicion.counted(evidence)
+        if verdict is None or self.standings.is_out(iid):
+            return NOTHING
+        return self._sentence(verdict, evidence, now=now)
 
     def _quarantined(self, evidence: LegFailed, now: float) -> Effects:
         """Back-pressure is nobody's failure: it quarantines nobody."""
@@ -129,7 +132,7 @@ class Judgement:
         reason = f"a {evidence.leg.value} leg failed: {evidence.detail}"
         return self.standings.quarantine(evidence.iid, now + self._quarantine_s, reason=reason, now=now)
 
-    def _sentence(self, verdict: Verdict, evidence: LegFailed, *, now: float) -> Effects:
+    def _sentence(self, verdict: Verdict, evidence: LegFailed | CountFailed, *, now: float) -> Effects:
         iid, failure = evidence.iid, evidence.failure
         count = self._breaker.count(iid, failure)
         told = f"{count} {failure.value} failures in a row, last: {evidence.detail}"
@@ -165,10 +168,8 @@ class Judgement:
         )
 
     def _healthy(self, iid: str, now: float) -> Effects:
-        producers = tuple(self._producers.get(iid, ()))
-        cleared = self._prove(iid, Proof.HEALTH)
-        follow = FailureClass.TIMEOUT in cleared and iid in self._unheard
-        self._unheard.discard(iid)
+        producers = self._suspicion.producers(iid)
+        follow = self._suspicion.healthy(iid)
         self.standings.verified(iid)
         ended = self.standings.end(iid, HoldKind.QUARANTINE, reason="a health check was good")
         if not self.standings.checks.settle(ProbeKind.HEALTH, iid) and not follow:
@@ -195,8 +196,7 @@ class Judgement:
         if not standings.checks.is_answer(iid, peer=evidence.peer, consumer=evidence.consumer):
             return standings.checks.again(ProbeKind.INFERENCE, iid, now=now)
         standings.checks.settle(ProbeKind.INFERENCE, iid)
-        self._prove(iid, Proof.INFERENCE)
-        self._producers.pop(iid, None)
+        self._suspicion.crossed_well(iid)
         return standings.free(iid, reason="an inference probe was good")
 
     def _swept(self, evidence: LivenessSwept, now: float) -> Effects:
@@ -226,25 +226,20 @@ class Judgement:
             return NOTHING
         if evidence.checks and evidence.checks[-1].outcome == FAILED:
             return self.standings.check_failed(iid, evidence.checks)
-        self._forget(iid)
+        self._suspicion.forget(iid)
         return self.standings.readmit(iid, now)
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
 
     def pardon(self, iid: str, failure: FailureClass, *, times: int, row: int) -> Effects:
         """So many failures of that `row`, and the quarantine they brought, were not its own."""
-        if row != self._breaker.row(iid, failure):
+        if not self._suspicion.pardon(iid, failure, times=times, row=row):
             return NOTHING
-        for _ in range(times):
-            self._breaker.take_back(iid, failure)
-        if times <= 0 or self._breaker.suspects(iid):
-            return NOTHING
-        self._forget(iid)
         return self.standings.end(iid, HoldKind.QUARANTINE, reason="the failure was not its own")
 
     def reinstate(self, iid: str) -> Effects:
         """A drained engine serves again: another process, which owes nothing."""
-        self._forget(iid)
+        self._suspicion.forget(iid)
         return self.standings.reinstate(iid)
 
     def suspect(self, iid: str, reason: str, *, now: float, hold: bool = True, consumer: str = "") -> Effects:
@@ -271,16 +266,12 @@ class Judgement:
 
     def restore(self, document: HandoffDocument, now: float) -> None:
         """Replaces everything by what a handoff tells. An engine with a streak owes a check of its kind."""
-        self._breaker.restore(document.streaks, engines=self.standings.engines)
-        self._producers.clear()
-        self._unheard.clear()
+        self._suspicion.restore(document.streaks, engines=self.standings.engines)
         self.standings.restore(document, now)
         checks = self.standings.checks
         for iid, streaks in self._breaker.streaks().items():
             if self.standings.is_out(iid):
                 continue
-            if FailureClass.TIMEOUT in streaks:
-                self._unheard.add(iid)
             if not _INFERENCE_CHECK.isdisjoint(streaks):
                 checks.restored(ProbeKind.INFERENCE, iid, reason=CARRIED, now=now)
             if not _INFERENCE_CHECK.issuperset(streaks):
@@ -288,17 +279,6 @@ class Judgement:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _forget(self, iid: str) -> None:
-        self._breaker.forget(iid)
-        self._producers.pop(iid, None)
-        self._unheard.discard(iid)
-
-    def _prove(self, iid: str, proof: Proof) -> frozenset[FailureClass]:
-        cleared = self._breaker.proved(iid, proof)
-        if not self._breaker.suspects(iid):
-            self._producers.pop(iid, None)
-        return cleared
-
     def _ask(self, kind: ProbeKind, iid: str, *, reason: str, now: float) -> Effects:
-        producers = self._producers.get(iid, ())
+        producers = self._suspicion.producers(iid)
         return self.standings.checks.ask(kind, iid, reason=reason, producers=producers, now=now)

@@ -9,9 +9,11 @@ A request is known by the digest of its body. A failure's *way* says how it fail
 | remembered with A only | failed on A | remembered with A, once more |
 | remembered with A only | failed on B | suspected: what it added on A and B is to be taken back |
 | suspected | failed on any engine | suspected: what it added there is to be taken back |
+| any but suspected | its token count was held against an engine | that too is to be taken back then |
 | any | 60 s without a failure, or 1,024 newer requests | unknown |
 
-Not remembered: what never reached the engine (no connection), and back-pressure, which is nobody's fault.
+A token count that does not come is no failed request, and suspects none. Not remembered: what never reached
+the engine (no connection), and back-pressure, which is nobody's fault.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.evidence import FailureClass, LegFailed
+from narwhal.model.evidence import CountFailed, FailureClass, LegFailed
 
 MOST = 1024
 """Failed requests remembered at most."""
@@ -45,8 +47,12 @@ class _Way:
 
 @dataclass(slots=True)
 class _Request:
+    """`counts`: what its token counts added; `suspected`: it failed in some way on two engines."""
+
     failed_at: float
     ways: dict[str, _Way] = field(default_factory=dict)
+    counts: Counter[Counted] = field(default_factory=Counter)
+    suspected: bool = False
 
 
 class Poison:
@@ -68,14 +74,26 @@ class Poison:
         """
         if not evidence.request or evidence.way in UNSENT or evidence.failure is FailureClass.OVERLOAD:
             return None
-        self._forget_old(now)
-        way = self._way(evidence.request, evidence.way, now=now)
+        request = self._request(evidence.request, now)
+        way = request.ways.setdefault(evidence.way, _Way())
         way.engines.add(evidence.iid)
         if len(way.engines) < 2:
-            way.counted[evidence.iid, evidence.failure, evidence.peer, row] += 1
+            if not evidence.again:
+                way.counted[evidence.iid, evidence.failure, evidence.peer, row] += 1
             return None
-        counted, way.counted = way.counted, Counter()
+        counted = way.counted + request.counts
+        way.counted, request.counts = Counter(), Counter()
+        request.suspected = True
         return counted
+
+    def count_failed(self, evidence: CountFailed, now: float, *, row: int) -> bool:
+        """A token count is about to be held against its engine, in that `row`. False: it is not to be."""
+        if not evidence.request:
+            return True
+        request = self._request(evidence.request, now)
+        if not request.suspected:
+            request.counts[evidence.iid, evidence.failure, "", row] += 1
+        return not request.suspected
 
     def engines(self, evidence: LegFailed) -> tuple[str, ...]:
         """IDs of the engines on which this request failed in this way, sorted; may be empty."""
@@ -83,7 +101,8 @@ class Poison:
         way = request.ways.get(evidence.way) if request is not None else None
         return tuple(sorted(way.engines)) if way is not None else ()
 
-    def _way(self, digest: bytes, name: str, *, now: float) -> _Way:
+    def _request(self, digest: bytes, now: float) -> _Request:
+        self._forget_old(now)
         request = self._requests.get(digest)
         if request is None:
             request = self._requests[digest] = _Request(now)
@@ -91,7 +110,7 @@ class Poison:
         self._requests.move_to_end(digest)
         if len(self._requests) > MOST:
             self._requests.popitem(last=False)
-        return request.ways.setdefault(name, _Way())
+        return request
 
     def _forget_old(self, now: float) -> None:
         while self._requests:
@@ -105,6 +124,8 @@ class Poison:
         if len(self._requests) > MOST:
             raise InvariantViolation(f"poison: {len(self._requests)} requests remembered")
         for request in self._requests.values():
+            if request.suspected and request.counts:
+                raise InvariantViolation("poison: a token count of a suspect still counts")
             for name, way in request.ways.items():
                 if len(way.engines) > 1 and way.counted:
                     raise InvariantViolation(f"poison: a suspect's {name} still counts")

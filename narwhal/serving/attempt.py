@@ -71,7 +71,7 @@ class Attempt:
         except EngineError as error:
             entry.leg_failed(Leg.PREFILL, error)
             if not isinstance(error, StaleEpoch):
-                self._witness.failed(error, Leg.PREFILL, request=job.request)
+                self._witness.failed(error, Leg.PREFILL, request=job.request, count=job.demand.count)
                 raise
             verdict = self._control.overruled(error)
             # The fence stands before the engine: a leg that it refused has not begun.

@@ -8,6 +8,7 @@ from typing import Any
 
 from narwhal.errors import EngineError
 from narwhal.model.engine import Leg
+from narwhal.model.evidence import CountFailed
 from narwhal.model.placement import Demand
 from narwhal.model.request import Api, Deadline, InferenceRequest
 from narwhal.policy.fleet import Fleet
@@ -31,14 +32,16 @@ class Sizer:
 
     async def measure(self, request: InferenceRequest, deadline: Deadline) -> Demand:
         """Never fails the request: a count that does not come is replaced by the estimate."""
-        tokens = request.prompt_ids
+        tokens: int | CountFailed | None = request.prompt_ids
         if tokens is None and self._access.settings.tokenize:
             tokens = await self._ask(request, deadline)
-        if tokens is None:
-            tokens = estimate(request, self._access.settings.chars_per_token)
-        return Demand(tokens, min(request.max_tokens or 0, MOST_OUTPUT))
+        output = min(request.max_tokens or 0, MOST_OUTPUT)
+        if isinstance(tokens, int):
+            return Demand(tokens, output)
+        return Demand(estimate(request, self._access.settings.chars_per_token), output, tokens)
 
-    async def _ask(self, request: InferenceRequest, deadline: Deadline) -> int | None:
+    async def _ask(self, request: InferenceRequest, deadline: Deadline) -> int | CountFailed | None:
+        """The count; without one what was said of the engine, if anything was."""
         access = self._access
         now = access.clock.now()
         iid = self._fleet.sizer(now)
@@ -56,9 +59,7 @@ class Sizer:
             return access.dialect.read_tokenize(await access.client.fetch(call), iid)
         except EngineError as error:
             fault = blamed(error, Leg.PREFILL, place=place, now=access.clock.now())
-            if isinstance(fault, EngineError):
-                self._witness.not_counted(fault)
-            return None
+            return self._witness.not_counted(fault, request) if isinstance(fault, EngineError) else None
 
 
 def estimate(request: InferenceRequest, chars_per_token: float) -> int:

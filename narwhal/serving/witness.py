@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from narwhal.errors import EngineError, EngineRefused, StaleEpoch, SuspectedPoison
+from narwhal.errors import (
+    EngineError,
+    EngineRefused,
+    EngineTimeout,
+    EngineUnreachable,
+    StaleEpoch,
+    SuspectedPoison,
+)
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import FailureClass, LegAnswered, LegFailed, LegSucceeded
+from narwhal.model.evidence import CountFailed, FailureClass, LegAnswered, LegFailed, LegSucceeded
 from narwhal.model.request import InferenceRequest
 from narwhal.policy.faults import classify, excuse, may_be_the_requests, way_of
 from narwhal.ports import EvidenceSink
@@ -30,8 +37,19 @@ class Witness:
         """A prefill whose KV handoff was extracted, or a decode that reached its clean end."""
         self._sink.report(LegSucceeded(iid, leg, peer, remote_engine_id))
 
-    def failed(self, error: EngineError, leg: Leg, *, request: InferenceRequest, peer: str = "") -> None:
-        """`error.iid` did not do its leg. Raises SuspectedPoison if another engine failed in the same way."""
+    def failed(
+        self,
+        error: EngineError,
+        leg: Leg,
+        *,
+        request: InferenceRequest,
+        peer: str = "",
+        count: CountFailed | None = None,
+    ) -> None:
+        """`error.iid` did not do its leg. Raises SuspectedPoison if another engine failed in the same way.
+
+        `count`: what the request's token count was said to have met.
+        """
         failure = self._failure(error)
         if failure is None:
             self._answered(error, leg, request=request)
@@ -46,17 +64,27 @@ class Witness:
             peer=peer,
             request=request.digest() if blamable else b"",
             retry_after_s=error.retry_after_s if isinstance(error, EngineRefused) else None,
+            again=count is not None and (count.iid, count.failure) == (error.iid, failure),
         )
         if self._sink.report(told) and blamable:
             message = f"suspected poison: {error}"
             raise SuspectedPoison(message, iid=error.iid, leg=leg.value, status=_status(error)) from error
 
-    def not_counted(self, error: EngineError) -> None:
-        """`error.iid` counted no tokens. An answer is no evidence here: the route may be switched off."""
+    def not_counted(self, error: EngineError, request: InferenceRequest) -> CountFailed | None:
+        """`error.iid` counted no tokens; what is said of it, None: nothing.
+
+        Whatever it answered, or a connection that broke, is of a route that it may lack or that this prompt
+        upsets; the leg that follows tells of legs. No connection, and no answer in time, are the engine's.
+        """
+        if not isinstance(error, EngineTimeout) and not _no_connection(error):
+            return None
         failure = self._failure(error)
-        if failure is not None:
-            way = f"tokenize:{way_of(error, failure)}"
-            self._sink.report(LegFailed(error.iid, Leg.PREFILL, failure, way, f"token count: {error}"))
+        if failure is None:
+            return None
+        digest = request.digest() if may_be_the_requests(error, failure) else b""
+        told = CountFailed(error.iid, failure, f"token count: {error}", digest)
+        self._sink.report(told)
+        return told
 
     def _failure(self, error: EngineError) -> FailureClass | None:
         excuse(error, self._stood_still_s)
@@ -72,3 +100,7 @@ def _status(error: EngineError) -> int:
     if isinstance(error, EngineRefused) and 500 <= error.status <= 599:
         return error.status
     return _BAD_GATEWAY
+
+
+def _no_connection(error: EngineError) -> bool:
+    return isinstance(error, EngineUnreachable) and error.kind == "connect"

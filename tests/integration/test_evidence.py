@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from narwhal.model.engine import EngineSpec, Leg, Role
-from narwhal.model.evidence import Evidence, FailureClass, LegAnswered, LegFailed, LegSucceeded
+from narwhal.model.evidence import CountFailed, Evidence, FailureClass, LegAnswered, LegFailed, LegSucceeded
 from narwhal.sim.faults import parse_fault
 from tests.integration.test_request_path import (
     COMPLETIONS,
@@ -148,22 +148,43 @@ async def test_a_4xx_is_an_answer(status, told):
     assert len(answered.request) == len(digest)
 
 
-@pytest.mark.parametrize(
-    ("fault", "way"),
-    [
-        ({"fault": "status", "status": 500}, "tokenize:inference_status:500"),
-        ({"fault": "hang"}, "tokenize:timeout:read"),
-    ],
-    ids=["status", "hang"],
-)
-async def test_a_failed_count_is_said_and_fails_no_request(fault, way):
+async def test_a_count_without_an_answer_is_said_and_fails_no_request():
+    body = json.dumps(PROMPT).encode()
     async with fleet(engine=engine_settings(tokenize_timeout_s=0.2)) as (rig, stands):
+        order(stands[0], "hang", leg="tokenize")
+        assert (await rig.http.post(COMPLETIONS, content=body)).status_code == 200
+        failed, *well = rig.heard.evidence
+    assert isinstance(failed, CountFailed)
+    assert (failed.iid, failed.failure) == ("e0", F.TIMEOUT)
+    assert failed.request == hashlib.blake2b(body, digest_size=16).digest()
+    assert [type(one) for one in well] == [LegSucceeded, LegSucceeded]
+
+
+async def test_a_door_that_is_closed_for_count_and_leg_is_said_once():
+    async with fleet() as (rig, stands):
+        order(stands[0], "refuse")
+        await rig.http.post(COMPLETIONS, json=PROMPT)
+        count, leg = rig.heard.evidence
+    assert isinstance(count, CountFailed)
+    assert isinstance(leg, LegFailed)
+    assert (count.iid, count.failure, leg.iid, leg.failure, leg.again) == ("e0", F.CONNECTION) * 2 + (True,)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *({"fault": "status", "status": status} for status in (401, 404, 429, 500, 503)),
+        {"fault": "error_in_200"},
+        {"fault": "close"},
+        {"fault": "rst"},
+    ],
+    ids=lambda fault: str(fault.get("status", fault["fault"])),
+)
+async def test_whatever_else_a_count_meets_says_nothing(fault):
+    async with fleet() as (rig, stands):
         stands[0].engine.order(parse_fault({**fault, "leg": "tokenize"}))
         assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 200
-        failed, *well = rig.heard.evidence
-    assert isinstance(failed, LegFailed)
-    assert (failed.iid, failed.leg, failed.way, failed.request) == ("e0", P, way, b"")
-    assert [type(one) for one in well] == [LegSucceeded, LegSucceeded]
+        assert [type(one) for one in rig.heard.evidence] == [LegSucceeded, LegSucceeded]
 
 
 # --- what is never said ----------------------------------------------------------------------------

@@ -71,13 +71,6 @@ def test_nothing_but_429_for_30_s_is_a_fault() -> None:
     assert told[4:] == ["nothing but 429 for 30 s, 5 times", "nothing but 429 for 31 s, 6 times"]
 
 
-def test_a_token_count_that_is_answered_429_is_no_other_answer() -> None:
-    pressure = machine(2)
-    pressure.failed(asks(), NOW)
-    pressure.failed(asks(way="tokenize:overload:429"), NOW + 15)
-    assert pressure.failed(asks(way="tokenize:overload:429"), NOW + 30) != ""
-
-
 def test_a_few_429_far_apart_are_no_fault() -> None:
     pressure = machine()
     assert [pressure.failed(asks(), NOW + after_s) for after_s in (0, 40)] == [""] * 2

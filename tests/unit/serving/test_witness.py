@@ -18,7 +18,7 @@ from narwhal.errors import (
     SuspectedPoison,
 )
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import FailureClass, LegAnswered, LegFailed, LegSucceeded
+from narwhal.model.evidence import CountFailed, FailureClass, LegAnswered, LegFailed, LegSucceeded
 from narwhal.model.request import SHORT_BODY, Api, InferenceRequest
 from narwhal.serving.witness import Witness
 from tests.support.evidence import Heard
@@ -178,20 +178,66 @@ def test_a_closed_door_is_no_poison_whatever_the_judge_thinks() -> None:
 # --- token counts ----------------------------------------------------------------------------------
 
 
-def test_a_failed_count_is_said_without_the_request() -> None:
+@pytest.mark.parametrize(
+    ("error", "failure", "digest"),
+    [
+        (EngineUnreachable("x", iid="e0", kind="connect"), FailureClass.CONNECTION, b""),
+        (EngineTimeout("x", iid="e0", kind="connect", limit_s=2.0), FailureClass.TIMEOUT, b""),
+        (EngineTimeout("x", iid="e0", kind="read", limit_s=2.0), FailureClass.TIMEOUT, DIGEST),
+    ],
+)
+def test_no_connection_and_no_answer_in_time_are_said_of_a_count(
+    error: EngineError, failure: FailureClass, digest: bytes
+) -> None:
     rig = Rig()
-    rig.witness.not_counted(EngineRefused("status 500", iid="e0", status=500))
-    failure = FailureClass.INFERENCE_STATUS
-    assert rig.sink.evidence == [
-        LegFailed("e0", Leg.PREFILL, failure, "tokenize:inference_status:500", "token count: status 500")
-    ]
+    told = rig.witness.not_counted(error, request())
+    assert told == CountFailed("e0", failure, "token count: x", digest)
+    assert rig.sink.evidence == [told]
 
 
-@pytest.mark.parametrize("error", [EngineRefused("x", iid="e0", status=404), PoolExhausted("x", iid="e0")])
-def test_an_answer_to_a_count_says_nothing(error: EngineError) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(EngineRefused("x", iid="e0", status=s) for s in (204, 302, 400, 401, 404, 408, 409, 429, 500, 503)),
+        StaleEpoch("x", iid="e0", epoch=9, error={}),
+        *(
+            StreamBroken("x", iid="e0", kind=k)
+            for k in ("malformed", "early_end", "error_object", "too_large")
+        ),
+        EngineUnreachable("connection lost", iid="e0", kind="lost"),
+        PoolExhausted("x", iid="e0"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {getattr(error, 'status', getattr(error, 'kind', ''))}",
+)
+def test_whatever_else_becomes_of_a_count_says_nothing(error: EngineError) -> None:
     rig = Rig()
-    rig.witness.not_counted(error)
+    assert rig.witness.not_counted(error, request()) is None
     assert rig.sink.evidence == []
+
+
+def test_nor_does_a_count_in_which_our_loop_stood_still() -> None:
+    rig = Rig(stood_still_s=1.4)
+    assert rig.witness.not_counted(EngineTimeout("x", iid="e0", limit_s=2.0), request()) is None
+    assert rig.sink.evidence == []
+
+
+@pytest.mark.parametrize(
+    ("iid", "failure", "again"),
+    [
+        ("e1", FailureClass.CONNECTION, True),
+        ("e0", FailureClass.CONNECTION, False),
+        ("e1", FailureClass.TIMEOUT, False),
+    ],
+)
+def test_a_leg_says_whether_its_request_has_told_that_of_its_engine(
+    iid: str, failure: FailureClass, again: bool
+) -> None:
+    rig = Rig()
+    error = EngineUnreachable("x", iid="e1", kind="connect")
+    rig.witness.failed(error, Leg.PREFILL, request=request(), count=CountFailed(iid, failure, "x"))
+    (said,) = rig.sink.evidence
+    assert isinstance(said, LegFailed)
+    assert said.again is again
 
 
 # --- digests ---------------------------------------------------------------------------------------
