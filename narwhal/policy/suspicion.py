@@ -1,4 +1,4 @@
-"""What is held against engines until something disproves it: streaks, and what a probe of theirs must know. Pure.
+"""What is held against engines until something disproves it, and what probes of theirs must know. Pure.
 
 | evidence | does |
 | --- | --- |
