@@ -21,6 +21,7 @@ from narwhal.cluster.mirror import Mirror
 from narwhal.cluster.publisher import Blocking, Publisher, PublisherPorts
 from narwhal.cluster.pulse import Pulse
 from narwhal.cluster.roster import Roster
+from narwhal.cluster.saving import SaveBook, Saver
 from narwhal.cluster.start import SavedFile, StartChecks, StartPorts, StartRules
 from narwhal.cluster.state import Identity, OwnState
 from narwhal.cluster.takeover import Takeover
@@ -92,6 +93,8 @@ class MemberSettings:
     failsafe: tuple[str, ...] = ()
     """The voters; empty: fail-safe mode is off."""
     takeover_after: int = 4
+    failure_limit: int = 5
+    """`controller.monitor_failure_limit`: checkpoints that fail in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,15 @@ def _rounds(settings: MemberSettings, surroundings: Surroundings, *, book: Addre
     return PledgeRounds(asker, settings.failsafe, book=book)
 
 
+def _inform(roster: Roster, settings: MemberSettings, *, saves: SaveBook, fleet: Fleet) -> None:
+    """What a router's entry and its fitness depend on."""
+    voters = settings.failsafe
+    roster.may_own = not voters or settings.meta.router_id in voters
+    roster.engines, roster.max_age_s = frozenset(settings.identity.engines), settings.max_handoff_age_s
+    roster.unsaved = lambda: saves.broken
+    roster.resident = lambda: sum(legs.prefill + legs.decode for legs in fleet.resident().values())
+
+
 def assemble(
     settings: MemberSettings, stores: Stores, *, owned: Owned, surroundings: Surroundings
 ) -> Membership:
@@ -226,26 +238,29 @@ def assemble(
         rounds=_rounds(settings, surroundings, book=book),
     )
     file = SavedFile(stores.checkpoint, boot_id=settings.identity.boot_id, clock=clock)
-    voters = frozenset(settings.failsafe)
-    election = ElectionSettings(meta.router_id, settings.timings, settings.prefer_standby, voters)
+    voters, prefer_standby = frozenset(settings.failsafe), settings.prefer_standby
+    election = ElectionSettings(meta.router_id, settings.timings, prefer_standby, voters)
     machine = surroundings.election(election, file.remembered, now=clock.now())
     keeper = LeaseKeeper(machine, stores.lease, gate=gate, links=links)
     gate.supersede = lambda token, floor, why: keeper.supersede(token, floor, why=why)
     mirror = Mirror(stores.feed, stores.handoffs, clock=clock)
     roster = Roster(stores.registry, _entry(settings), mirror=mirror, keeper=keeper, gate=gate)
+    saves = SaveBook(limit=settings.failure_limit, recorder=surroundings.recorder)
     claimant, court = _claims(settings, stores, gate=gate, roster=roster, surroundings=surroundings)
+    claimant.failing = lambda: saves.failing
     mirror.on_entry = nudging(keeper, court)
     state = OwnState(owned.fleet, owned.totals, identity=settings.identity, clock=clock)
-    ports = PublisherPorts(stores.handoffs, stores.checkpoint, clock, surroundings.blocking)
+    ports = PublisherPorts(stores.handoffs, stores.checkpoint, saves, clock, surroundings.blocking)
     flusher = TotalsFlusher(stores.handoffs, owned.totals, clock=clock)
     state.counters = lambda: flusher.confirmed
     publisher = Publisher(ports, state, gate=gate, keeper=keeper, mirror=mirror)
     crew = Crew(
-        clock=clock,
-        gate=gate,
-        keeper=keeper,
-        mirror=mirror,
-        publisher=publisher,
+        clock,
+        gate,
+        keeper,
+        mirror,
+        publisher,
+        saver=Saver(publisher.checkpoint, saves, clock=clock),
         takeover=Takeover(stores.handoffs, state, flusher=flusher, publisher=publisher, clock=clock),
         flusher=flusher,
         roster=roster,
@@ -256,12 +271,9 @@ def assemble(
         claimant=claimant,
         recorder=surroundings.recorder,
     )
-    roster.book, roster.may_own = book, not voters or meta.router_id in voters
-    roster.engines = frozenset(settings.identity.engines)
-    roster.max_age_s = settings.max_handoff_age_s
-    roster.resident = lambda: sum(legs.prefill + legs.decode for legs in owned.fleet.resident().values())
-    ttl_s, max_age_s = settings.timings.ttl_s, settings.max_handoff_age_s
-    member = Member(crew, max_age_s=max_age_s, ttl_s=ttl_s, resume=settings.resume)
+    roster.book = book
+    _inform(roster, settings, saves=saves, fleet=owned.fleet)
+    member = Member(crew, max_age_s=roster.max_age_s, ttl_s=settings.timings.ttl_s, resume=settings.resume)
     view = LeasedView(gate, mirror=mirror, publisher=publisher, roster=roster, history=crew.history)
     yielding = Yielding(member, roster, gate=gate, clock=clock)
     return Membership(

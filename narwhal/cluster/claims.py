@@ -76,6 +76,8 @@ class Claimant:
         """Epoch that the claim of ours is known to be put against."""
         self._put_at = -inf
         self._troubles = Troubles()
+        self.failing: Callable[[], bool] = lambda: False
+        """Our last checkpoint was not written: we might do no better."""
 
     async def run(self) -> None:
         """Returns at once for a router that cannot ask others."""
@@ -123,8 +125,9 @@ class Claimant:
     async def _claim(self, epoch: int) -> None:
         """Put, or repeated; withdrawn while our own engines or our own state would not do."""
         self._put_at = self._ports.clock.now()
-        fit = self._roster.ready_to_take and not self._truce.holds(self._put_at)
-        if not (fit and await self._ports.probe()):
+        rests = self._truce.silences(self._suspicion.reason, self._put_at)
+        fit = self._roster.ready_to_take and not self.failing()
+        if rests or not fit or not await self._ports.probe():
             await self._withdraw()
             return
         self._claimed = epoch
@@ -186,7 +189,7 @@ class ClaimCourt:
         for claimant, why in (verdict.ignored or {}).items():
             self._ignore(claimant, why)
         if verdict.successor:
-            self._truce.began(self._gate.epoch, now)
+            self._truce.began(self._gate.epoch, now, by_us=True)
             fields = {"to": verdict.successor, "epoch": self._gate.epoch, "reason": degraded}
             self._ports.recorder.event("yield_by_claim", fields)
         return verdict.successor

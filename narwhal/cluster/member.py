@@ -23,6 +23,7 @@ from narwhal.cluster.mirror import Mirror
 from narwhal.cluster.publisher import Publisher
 from narwhal.cluster.pulse import Pulse
 from narwhal.cluster.roster import Roster
+from narwhal.cluster.saving import Saver
 from narwhal.cluster.start import StartChecks
 from narwhal.cluster.takeover import Saved, Takeover
 from narwhal.cluster.trouble import Bugs, Troubles
@@ -33,7 +34,6 @@ from narwhal.policy.intents import Alarm, Effect, Extended, Fenced, Granted, Rel
 from narwhal.ports import Recorder
 
 UPKEEP_S = 0.25
-CHECKPOINT_S = 1.0
 log = logging.getLogger("narwhal.cluster")
 
 RELEASE_MARGIN_S = 1.0
@@ -51,6 +51,7 @@ class Crew:
     keeper: LeaseKeeper
     mirror: Mirror
     publisher: Publisher
+    saver: Saver
     takeover: Takeover
     flusher: TotalsFlusher
     roster: Roster
@@ -113,7 +114,7 @@ class Member:
 
     async def _upkeep(self) -> None:
         """Deltas of the owner, checkpoints of a standby, the roster of both."""
-        crew, saved_at = self._crew, self._crew.clock.now()
+        crew = self._crew
         while True:
             await crew.clock.sleep(UPKEEP_S)
             now = crew.clock.now()
@@ -123,9 +124,8 @@ class Member:
                 continue
             # A fence that met the opening at its last step may have ended the mirror.
             self._follow()
-            if now - saved_at >= CHECKPOINT_S:
-                saved_at = now
-                await self._save()
+            if crew.saver.due():
+                self._spawn(crew.saver.keep())
 
     async def _tried(self, what: str, work: Awaitable[None]) -> None:
         try:
@@ -135,14 +135,8 @@ class Member:
         else:
             self._troubles.over(what)
 
-    async def _save(self) -> None:
-        try:
-            await self._crew.publisher.checkpoint()
-        except OSError as error:
-            self._crew.recorder.event("checkpoint_failed", {"error": str(error)})
-
     async def _save_fenced(self, token: str) -> None:
-        await self._save()
+        await self._crew.saver.save()
         self._crew.keeper.saved(token)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -290,4 +284,4 @@ class Member:
 
     async def finish(self) -> None:
         """The last counters and the last checkpoint, when the streams have ended."""
-        await self._farewell(self._crew.flusher.flush(), self._save())
+        await self._farewell(self._crew.flusher.flush(), self._crew.saver.save())

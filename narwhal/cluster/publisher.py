@@ -17,6 +17,7 @@ from narwhal.clock import Clock
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.lease_loop import LeaseKeeper
 from narwhal.cluster.mirror import Mirror
+from narwhal.cluster.saving import SaveBook
 from narwhal.cluster.state import OwnState
 from narwhal.errors import StoreError, StoreUnreachable
 from narwhal.model.handoff import CheckpointRecord, EntryKind, HandoffDocument, LogPosition
@@ -43,6 +44,7 @@ Blocking = Callable[[Callable[[], None]], Awaitable[None]]
 class PublisherPorts:
     handoffs: HandoffStore
     checkpoint: Checkpoint
+    saves: SaveBook
     clock: Clock
     blocking: Blocking
 
@@ -175,7 +177,13 @@ class Publisher:
         )
         self._composed_last += 1
         number = self._composed_last
-        await self._ports.blocking(lambda: self._save(record, number))
+        try:
+            await self._ports.blocking(lambda: self._save(record, number))
+        except OSError as error:
+            # Not the error's own text: a temporary file's name is another each time.
+            self._ports.saves.failed(error.strerror or type(error).__name__, told=self._pen is None)
+            raise
+        self._ports.saves.written(told=self._pen is None)
 
     def _save(self, record: CheckpointRecord, number: int) -> None:
         """In a thread. An older document never replaces a newer one."""

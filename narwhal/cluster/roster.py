@@ -59,6 +59,8 @@ class Roster:
         """Above it a mirror is called old."""
         self.may_own = True
         """False: in fail-safe mode, and no voter."""
+        self.unsaved: Callable[[], str] = lambda: ""
+        """Why the checkpoint cannot be written, "" while it can."""
 
     def admitted(self) -> None:
         """The checks at start are through: this router may compete."""
@@ -72,14 +74,18 @@ class Roster:
     @property
     def ready_to_take(self) -> bool:
         """A standby that has read log and document to their end, even if there was nothing, and that stays:
-        one that shuts down takes nothing over, however long its last streams keep it."""
+        one that shuts down takes nothing over, however long its last streams keep it. Nor is one ready that
+        would be degraded as an owner because its checkpoint cannot be written."""
         if self._gate.shutting_down or not self.may_own or self._mirror.read_at is None:
             return False
-        return not self._unlikeness().forbids
+        return not self.unsaved() and not self._unlikeness().forbids
 
     def drift(self, now: float) -> tuple[str, ...]:
-        """What this standby differs in from the owner as last seen, in sentences; may be empty."""
-        return self._unlikeness().sentences + old_mirror(self._mirror.age_s(now), self.max_age_s)
+        """What this standby differs in from the owner as last seen, and what it lacks itself, in sentences;
+        may be empty."""
+        unlike, old = self._unlikeness().sentences, old_mirror(self._mirror.age_s(now), self.max_age_s)
+        unsaved = self.unsaved()
+        return unlike + old + ((unsaved,) if unsaved else ())
 
     def _unlikeness(self) -> Unlikeness:
         me, mirror, owner = self._entry, self._mirror, self._gate.sight.owner

@@ -1,13 +1,23 @@
 """Claims: how a standby gets a degraded owner to yield, and how that never becomes a habit (cluster.md 5, 6).
 
 Pure. A claim never overrides a lease that is being renewed: the owner itself decides to yield. It does only
-while it is *degraded*: its monitoring is, or it is *unheard* (no poll of any live standby for 2 T). After a
-yield by claim nobody claims or yields by claim for a while: a cause that all routers share must not pass
-ownership round.
+while it is *degraded*: its monitoring is, or it is *unheard* (no poll of any live standby for 2 T).
+
+After a yield by claim there is a truce: nobody claims or yields by claim for a while, for a cause that all
+routers share must not pass ownership round. A cause that is provably the owner's own does not wait for its
+end, once a router:
+
+| truce | the owner is degraded by | the claimant yielded by claim since it began | claims |
+| --- | --- | --- | --- |
+| no | anything | - | yes |
+| yes | what others may share | - | no |
+| yes | its own checkpoint, which the claimant can write | no | yes |
+| yes | its own checkpoint, which the claimant can write | yes | no: it would go round after all |
 """
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -21,6 +31,18 @@ REPEAT_S = 2.0
 TRUCE_S = 60.0
 LONGEST_TRUCE_S = 600.0
 UNHEARD_TTLS = 2
+OWN_CAUSES = frozenset(
+    f"monitoring degraded: handoff {kind.__name__}"
+    for kind in vars(builtins).values()
+    if isinstance(kind, type) and issubclass(kind, OSError)
+)
+"""The reasons of an owner that cannot write its checkpoint: no other stage depends on what only its own host
+has. A disk that all routers share is no exception: whose own writes fail claims nothing."""
+
+
+def is_own(degraded: str) -> bool:
+    """The owner is degraded for a cause of its own host's."""
+    return degraded in OWN_CAUSES
 
 
 class Truce:
@@ -33,11 +55,15 @@ class Truce:
         self.until = -inf
         self._length_s = TRUCE_S
         self._epoch = 0
+        self._yielded = False
+        """We have yielded by claim since it began."""
 
-    def began(self, epoch: int, now: float) -> None:
-        """The lease of `epoch` was released by a claim. Hearing of it again changes nothing."""
+    def began(self, epoch: int, now: float, *, by_us: bool = False) -> None:
+        """The lease of `epoch` was released by a claim, `by_us` by this router. Hearing of it again changes
+        nothing."""
         if epoch <= self._epoch:
             return
+        self._yielded = by_us or (self._yielded and self.holds(now))
         if now > self.until + LONGEST_TRUCE_S:
             self._length_s = TRUCE_S
         self._epoch, self.until = epoch, now + self._length_s
@@ -45,6 +71,10 @@ class Truce:
 
     def holds(self, now: float) -> bool:
         return now < self.until
+
+    def silences(self, degraded: str, now: float) -> bool:
+        """This router claims nothing now from an owner that is `degraded`."""
+        return self.holds(now) and (self._yielded or not is_own(degraded))
 
 
 class Suspicion:
@@ -132,7 +162,8 @@ def _objection(claimant: str, text: str, *, bench: Bench) -> str:
         return "the claimant is not known to live and to be ready"
     if not bench.degraded:
         return "this owner is not degraded"
-    return "a lease was released by a claim not long ago" if bench.truce else ""
+    rests = bench.truce and not is_own(bench.degraded)
+    return "a lease was released by a claim not long ago" if rests else ""
 
 
 def _epoch_of(text: str) -> int:

@@ -136,6 +136,7 @@ class ControlParts:
     contract_digest: str
     tell_token: Callable[[str, int], None]
     degraded: Callable[[], str]
+    failure_limit: int
     probe: Probing
 
 
@@ -358,4 +359,5 @@ def _member_settings(parts: ControlParts) -> MemberSettings:
         contract_digest=parts.contract_digest,
         failsafe=options.failsafe,
         takeover_after=options.standby_takeover_after,
+        failure_limit=parts.failure_limit,
     )

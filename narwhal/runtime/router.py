@@ -192,6 +192,7 @@ class Router:
             contract_digest=_digest(setting.config.contract),
             tell_token=setting.supervisor.tell,
             degraded=lambda: self.monitoring.reason,
+            failure_limit=setting.config.controller.monitor_failure_limit,
             probe=self._engines_pass,
         )
         store = setting.options.store

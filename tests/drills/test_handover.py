@@ -111,23 +111,40 @@ def test_a_yield_under_load_and_back_fails_no_request(pair: Pair) -> None:
     eventually(lambda: served(owner) == clients.served(), what="exact counters")
 
 
-def test_an_owner_that_cannot_write_its_checkpoint_yields_to_the_ready_standby(pair: Pair) -> None:
-    """Its state directory has gone: as on a full disk no new file can be written. The lease is renewed."""
-    owner, standby = pair.owner, pair.standby
-    with probing(owner.url, standby.url) as probers, crowd([owner.url, standby.url]) as clients:
+def test_an_owner_that_cannot_write_its_checkpoint_yields_and_gets_the_lease_back_when_it_can(
+    pair: Pair,
+) -> None:
+    """Its state directory has gone: as on a full disk no new file can be written. The lease is renewed.
+    Orders to hand it back are refused before anything closes, until the directory is mended."""
+    first, second, gone = pair.owner, pair.standby, pair.owner.folder.with_name("gone")
+    with probing(first.url, second.url) as probers, crowd([first.url, second.url]) as clients:
         time.sleep(0.5)
-        owner.folder.rename(owner.folder.with_name("gone"))
-        eventually(standby.ready, what="yield by claim", within_s=3.0)
-        eventually(lambda: owner.get("/ready")["reason"] == "standby", what="back as a standby")
-        time.sleep(2.0)
-        assert standby.ready(), "and keeps the lease"
+        first.folder.rename(gone)
+        eventually(second.ready, what="yield by claim", within_s=3.0)
+        eventually(lambda: first.get("/ready")["reason"] == "standby", what="back as a standby")
+        eventually(lambda: not ready_to_take(second, "a"), what="the owner knows of the broken standby")
+        told = first.get("/ready")
+        broken = "its checkpoint cannot be written: No such file or directory"
+        assert (told["ready_to_take"], told["drift"]) == (False, [broken])
+        for to, error in (
+            (None, "no standby is ready to take over"),
+            ("a", "router a is not ready to take over"),
+        ):
+            status, document = order(second, {"to": to})
+            assert (status, document["error"]) == (409, error)
+        assert second.ready(), "and keeps the lease"
+        gone.rename(first.folder)
+        eventually(lambda: ready_to_take(second, "a"), what="mended, and known for it")
+        assert order(second, {"to": "a"})[0] == 200
+        eventually(first.ready, what="the first owns again", within_s=3.0)
     assert overlaps(probers) == []
     assert clients.failed == []
-    written = (owner.folder.with_name("gone") / "journal.jsonl").read_text().splitlines()
-    journal = [json.loads(line) for line in written]
+    journal = [json.loads(line) for line in (first.folder / "journal.jsonl").read_text().splitlines()]
     (told,) = [row for row in journal if "yield_by_claim" in row.values()]
     assert told["to"] == "b"
     assert told["reason"].startswith("monitoring degraded: handoff ")
+    warned = [line for line in first.process.lines if "checkpoint" in line and "WARNING" in line]
+    assert len(warned) <= 2, "one line when it fails, one when it is written again"
 
 
 def test_with_fail_safe_an_outage_of_the_store_fails_no_request(pair: Pair) -> None:

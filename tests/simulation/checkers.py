@@ -14,7 +14,7 @@ import orjson
 
 from narwhal.cluster.gate import Grip
 from narwhal.store.memory_scripts import Data
-from tests.simulation.routers import Sent, SimRouter
+from tests.simulation.routers import OWN_CAUSE, Sent, SimRouter
 
 TRUCE_S = 59.0
 """After a yield by claim there is none for 60 s; clocks differ a little."""
@@ -52,6 +52,7 @@ class Checkers:
         self._fenced: set[str] = set()
         self._dispatched = (0, "")
         self._claimed_at = -TRUCE_S
+        self._yielded: set[str] = set()
         self._seen: dict[str, int] = {}
         self.opened: list[tuple[int, str]] = []
         self.shadow = Shadow()
@@ -117,10 +118,17 @@ class Checkers:
         self.opened.clear()
         self._dispatched = (0, "")
 
-    def released_by_claim(self, now: float) -> None:
-        """A cause that all routers share must not pass ownership round."""
-        if now - self._claimed_at < TRUCE_S:
-            self._report(f"truce: a second yield by claim {now - self._claimed_at:.1f} s after the first")
+    def released_by_claim(self, router: SimRouter, to: str, *, now: float) -> None:
+        """A cause that all routers share must not pass ownership round; nor may one that seems the owner's
+        own come back to who has yielded for it."""
+        since = now - self._claimed_at
+        if since >= TRUCE_S:
+            self._yielded.clear()
+        elif router.degraded != OWN_CAUSE:
+            self._report(f"truce: a second yield by claim {since:.1f} s after the first")
+        elif to in self._yielded:
+            self._report(f"truce: {to} has yielded by claim {since:.1f} s ago or later and gets it back")
+        self._yielded.add(router.host.name)
         self._claimed_at = now
 
     # --- what an engine that fences would refuse ----------------------------------------------------

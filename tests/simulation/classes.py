@@ -33,7 +33,10 @@ class FaultClass:
 
 
 _CATALYSTS = ("crash", "partition", "yield_lease")
-_PROCESSES = ("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease", "degrade_one", "depose")
+_PROCESSES = (
+    *("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease", "depose"),
+    *("degrade_one", "break_disk"),
+)
 _NETWORK = (
     "partition",
     "partition_partly",
@@ -77,6 +80,7 @@ CLASSES: dict[str, FaultClass] = {
         failsafe=(True,),
     ),
     "common-cause": FaultClass(("degrade_everyone", "degrade_everyone", "degrade_one")),
+    "own-cause": FaultClass(("break_disk", "break_disk", "break_disk", "yield_lease", "crash")),
     "mixed-ttl": FaultClass(("crash", "partition", "yield_lease", "stun"), ttls=(4.0, 5.0, 8.0)),
     "clock-rates": FaultClass(("pause", "partition", "stun", "deaf"), rates=(0.9, 1.12), extreme_rates=True),
     "engines-remember": FaultClass(

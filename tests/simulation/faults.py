@@ -184,6 +184,20 @@ def degrade_one(mischief: Mischief) -> None:
 
 
 @fault
+def break_disk(mischief: Mischief) -> None:
+    """One host's state directory cannot be written for a while, whatever router runs there."""
+    if victim := mischief.victim():
+        broken = OSError("No space left on device")
+        victim.host.checkpoint.fails_with = broken
+        mischief.net.at(mischief.span(6.0, 11.0), mend_disk, victim, broken)
+
+
+def mend_disk(router: SimRouter, broken: OSError) -> None:
+    if router.host.checkpoint.fails_with is broken:
+        router.host.checkpoint.fails_with = None
+
+
+@fault
 def depose(mischief: Mischief) -> None:
     """An operator ends what the record tells, by compare-and-set, whether or not its owner lives."""
     server = mischief.store.server

@@ -31,8 +31,9 @@ class SimPeers:
 
     async def _readiness(self, target: SimRouter) -> PeerReady:
         target.parts.court.heard(self._me)
-        gate = target.parts.gate
-        return PeerReady(gate.may_admit(target.clock.now()) and not target.degraded, gate.epoch, "monitoring")
+        gate, degraded = target.parts.gate, target.degraded
+        sound = gate.may_admit(target.clock.now()) and not degraded
+        return PeerReady(sound, gate.epoch, degraded or "standby")
 
     async def pledge(self, url: str, question: PledgeQuestion, *, timeout_s: float) -> PledgeAnswer | None:
         answer: PledgeAnswer | None = await self._asked(

@@ -45,6 +45,9 @@ from tests.support.settings import fleet_config
 from tests.support.virtual_time import Strand, StrandClock
 
 PASS_S = 1.0
+FAILURE_LIMIT = 5
+"""`controller.monitor_failure_limit`"""
+OWN_CAUSE = "monitoring degraded: handoff OSError"
 Trace = Callable[[str], None]
 PeersOf = Callable[[Strand], Peers]
 """How a thread of this router asks others."""
@@ -115,7 +118,7 @@ class Scribe:
 
     def event(self, kind: str, fields: Mapping[str, Any]) -> None:
         if kind == "yield_by_claim":
-            self._router.on_yield_by_claim()
+            self._router.on_yield_by_claim(self._router, str(fields["to"]))
         told = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))
         self._trace(f"{self._name} {kind} {told}")
 
@@ -154,13 +157,14 @@ class SimRouter:
         self.on_send: Callable[[Sent], bool] = lambda sent: False
         """True: somebody acts on it first."""
         self.ended = ""
-        self.on_yield_by_claim: Callable[[], None] = lambda: None
+        self.on_yield_by_claim: Callable[[SimRouter, str], None] = lambda router, to: None
         self._peers = peers or (lambda strand: NoPeers())
         self.degraded_until = 0.0
         """Its monitoring is degraded until this virtual time."""
+        self._failed_passes = 0
         host.lives[_pid(self.run)] = self
         self.parts = self._assemble()
-        self.parts.court.degraded = lambda: "monitoring" if self.degraded else ""
+        self.parts.court.degraded = lambda: self.degraded
 
     @property
     def strands(self) -> list[Strand]:
@@ -171,8 +175,11 @@ class SimRouter:
         return not self.main.dead and not self.ended
 
     @property
-    def degraded(self) -> bool:
-        return self.degraded_until > self.net.loop.time()
+    def degraded(self) -> str:
+        """Why its monitoring is degraded, "" while it is sound."""
+        if self.degraded_until > self.net.loop.time():
+            return "monitoring degraded: controller ValueError"
+        return OWN_CAUSE if self._failed_passes >= FAILURE_LIMIT else ""
 
     def _look(self, pid: int) -> ProcessSight:
         """What this host's kernel says of a PID."""
@@ -321,7 +328,12 @@ class SimRouter:
             if self.parts.gate.may_admit(self.clock.now()):
                 with contextlib.suppress(StoreError):
                     await self.parts.publisher.snapshot()
-                await self.parts.publisher.checkpoint()
+                try:
+                    await self.parts.publisher.checkpoint()
+                except OSError:
+                    self._failed_passes += 1
+                    continue
+            self._failed_passes = 0
 
     def kill(self) -> None:
         self.trace(f"{self.run} is killed")

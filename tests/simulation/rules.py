@@ -176,6 +176,13 @@ RULES: Mapping[str, Rule] = {
         caught="truce",
         flag="truce",
     ),
+    "nobody-claims-back": Rule(
+        "a cause that seems the owner's own ends the truce for nobody who has yielded by claim in it",
+        broken="ClaimsBackInTruce",
+        scene=Scene(schedules.a_disk_that_fails_owners, duration_s=48.0),
+        caught="truce",
+        flag="truce",
+    ),
     "mirror-never-forbids": Rule(
         "a mirror that is not current never forbids acquiring",
         broken="MirrorMustBeFresh",

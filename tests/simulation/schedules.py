@@ -231,6 +231,15 @@ async def a_common_cause(stage: Stage) -> None:
         router.degraded_until = stage.loop.time() + 30.0
 
 
+async def a_disk_that_fails_owners(stage: Stage) -> None:
+    """Whoever owns cannot write its checkpoint, whoever stands by can: each owner's cause seems its own."""
+    await settled(stage)
+    while stage.loop.time() < 45.0:
+        for router in stage.latest.values():
+            router.host.checkpoint.fails_with = OSError("disk full") if router.admits() else None
+        await asyncio.sleep(0.05)
+
+
 # --- everything heals, nothing counts twice -------------------------------------------------------------
 
 

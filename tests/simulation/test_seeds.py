@@ -55,6 +55,7 @@ BARS = {
     "isolated-primary": Bar(0.54, 1.7, 23),
     "fail-safe": Bar(0.66, 1.6, 27),
     "common-cause": Bar(0.77, 1.6, 33),
+    "own-cause": Bar(0.71, 2.0, 30),
     "mixed-ttl": Bar(0.64, 2.2, 24),
     "clock-rates": Bar(0.69, 1.7, 27),
     "engines-remember": Bar(0.45, 2.6, 17),

@@ -107,7 +107,9 @@ class World:
 
         life = len(self.lives)
         router = SimRouter(self.hosts[name], self.net, life=life, trace=self.trace, peers=peers)
-        router.on_yield_by_claim = lambda: self.checkers.released_by_claim(self.loop.time())
+        router.on_yield_by_claim = lambda who, to: self.checkers.released_by_claim(
+            who, to, now=self.loop.time()
+        )
         router.engines = self.engines
         router.on_dispatch, router.on_send = self.checkers.dispatched, self.checkers.sent
         self.lives.append(router)

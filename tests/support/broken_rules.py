@@ -20,7 +20,7 @@ from narwhal.model.request import Counters
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy import death
 from narwhal.policy.candidacy import Candidacy, ElectionSettings
-from narwhal.policy.claims import Truce
+from narwhal.policy.claims import Truce, is_own
 from narwhal.policy.death import ProcessMark, ProcessSight, Signalled
 from narwhal.policy.election import Election
 from narwhal.policy.intents import Effect, Inputs, Renew, Reply
@@ -269,6 +269,11 @@ def _fresh_only(candidacy: Candidacy, now: float, inputs: Inputs) -> float:
     return _turn_at(candidacy, now, inputs)
 
 
+def _silent_for_shared_causes(truce: Truce, degraded: str, now: float) -> bool:
+    """Who has yielded by claim may claim in the same truce."""
+    return truce.holds(now) and not is_own(degraded)
+
+
 def _always_alive(gate: LeasedGate, token: str) -> bool:
     return True
 
@@ -331,6 +336,7 @@ BREAKS: Mapping[str, Break] = {
         )
     ),
     "NoTruce": Break(changes=((Truce, "holds", lambda truce, now: False),)),
+    "ClaimsBackInTruce": Break(changes=((Truce, "silences", _silent_for_shared_causes),)),
     "EpermIsDeath": _misread(lambda sight: sight.signalled is Signalled.FORBIDDEN),
     "ZombieIsDeath": _misread(lambda sight: sight.state == "Z"),
     "UnreadableIsDeath": _misread(lambda sight: sight.signalled is Signalled.REACHED and not sight.start),

@@ -147,8 +147,8 @@ class Router:
             if self.main.dead:
                 return PeerReady(False, 0, "dead")
             self.parts.court.heard(asker)
-            sound = not self.parts.court.degraded()
-            return PeerReady(sound and self.owns, self.parts.gate.epoch, "degraded")
+            degraded = self.parts.court.degraded()
+            return PeerReady(not degraded and self.owns, self.parts.gate.epoch, degraded or "standby")
 
         async def pledge(question: PledgeQuestion) -> PledgeAnswer:
             if self.main.dead:

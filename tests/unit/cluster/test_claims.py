@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from narwhal.policy.claims import TRUCE_S
 from tests.unit.cluster.cluster_rig import DeadFeed, Router, Scene, play
 
-SICK = "monitoring degraded: handoff OSError"
+SICK = "monitoring degraded: controller ValueError"
+OWN = "monitoring degraded: handoff NotADirectoryError"
 
 
 async def pair(scene: Scene, **changes: object) -> tuple[Router, Router]:
@@ -37,7 +40,7 @@ def test_a_degraded_owner_yields_to_the_standby_that_claims() -> None:
         await scene.until(lambda: standby.owns, limit_s=5.0)
         assert "yield_by_claim" in owner.book.kinds()
         released = [fields for kind, fields in standby.book.events if kind == "claim"]
-        assert [fields["reason"] for fields in released] == ["degraded"]
+        assert [fields["reason"] for fields in released] == [SICK]
         assert scene.server.data.lease["owner"] == "b"
 
     play(script)
@@ -243,5 +246,123 @@ def test_a_dead_standbys_claim_is_not_followed() -> None:
         sicken(owner)
         scene.server.data.claims["b"] = f'{{"epoch": {epoch}, "reason": "r"}}'
         assert await stays(scene, lambda: owner.owns, 10.0)
+
+    play(script)
+
+
+# --- a cause that is the owner's own ---------------------------------------------------------------
+
+
+async def swapped(scene: Scene) -> tuple[Router, Router]:
+    """`a` has yielded by claim to `b` a moment ago, and is well again."""
+    first, second = await pair(scene)
+    sicken(first)
+    await scene.until(lambda: second.owns, limit_s=5.0)
+    sicken(first, "")
+    return first, second
+
+
+def test_a_broken_standby_is_not_yielded_to_and_says_why() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        standby.checkpoint.fails_with = OSError(20, "Not a directory", "/somewhere/x.json")
+        await scene.clock.sleep(8.0)
+        view = standby.parts.view.status(scene.clock.now())
+        assert not view.ready_to_take
+        assert view.drift == ("its checkpoint cannot be written: Not a directory",)
+        answer = await owner.parts.yielding.order(None)
+        assert answer.error == "no standby is ready to take over"
+        assert owner.owns
+        failed = [fields for kind, fields in standby.book.events if kind == "checkpoint_failed"]
+        assert failed == [{"error": "Not a directory"}], "told once, not at each write"
+        standby.checkpoint.fails_with = None
+        await scene.clock.sleep(4.0)
+        assert standby.parts.view.status(scene.clock.now()).ready_to_take
+        assert "checkpoint_written" in standby.book.kinds()
+        assert (await owner.parts.yielding.order(None)).error == ""
+
+    play(script)
+
+
+def test_a_broken_standby_still_takes_a_lease_that_nobody_else_would() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        standby.checkpoint.fails_with = OSError("disk full")
+        await scene.clock.sleep(8.0)
+        owner.kill()
+        await scene.until(lambda: standby.owns, limit_s=8.0)
+
+    play(script)
+
+
+def test_a_sound_standby_is_before_a_broken_one() -> None:
+    async def script(scene: Scene) -> None:
+        owner, broken = await pair(scene)
+        broken.checkpoint.fails_with = OSError("disk full")
+        sound = scene.router("c")
+        sound.start()
+        await scene.clock.sleep(8.0)
+        await owner.parts.member.give_back("yield")
+        await scene.until(lambda: sound.owns, limit_s=2.0)
+
+    play(script)
+
+
+def test_a_standby_whose_disk_hangs_goes_on_and_is_not_ready() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        stuck = asyncio.Event()
+
+        async def hangs(call: Callable[[], None]) -> None:
+            await stuck.wait()
+            call()
+
+        publisher = standby.parts.publisher
+        publisher._ports = replace(publisher._ports, blocking=hangs)
+        await scene.clock.sleep(10.0)
+        status = standby.parts.view.status(scene.clock.now())
+        assert status.drift == ("its checkpoint cannot be written: the one before has not ended",)
+        (told,) = [one for one in owner.parts.roster.routers if one.router_id == "b"]
+        assert (told.ready_to_take, told.drift) == (False, status.drift), "it is still heard of"
+        stuck.set()
+        await scene.clock.sleep(4.0)
+        assert standby.parts.view.status(scene.clock.now()).ready_to_take
+
+    play(script)
+
+
+def test_a_sound_standby_does_not_wait_for_the_truce_when_the_owners_own_disk_is_broken() -> None:
+    async def script(scene: Scene) -> None:
+        first, second = await swapped(scene)
+        await scene.clock.sleep(2.0)
+        await second.parts.member.give_back("yield")
+        await scene.until(lambda: first.owns, limit_s=5.0)
+        sicken(first, OWN)
+        broke = scene.clock.now()
+        await scene.until(lambda: second.owns, limit_s=5.0)
+        assert second.parts.court.resting(broke)
+
+    play(script)
+
+
+def test_who_yielded_by_claim_waits_for_the_end_of_the_truce_whatever_ails_the_owner() -> None:
+    async def script(scene: Scene) -> None:
+        first, second = await swapped(scene)
+        moved = scene.clock.now()
+        sicken(second, OWN)
+        assert await stays(scene, lambda: second.owns, TRUCE_S - 5.0)
+        await scene.until(lambda: first.owns, limit_s=15.0)
+        assert scene.clock.now() - moved >= TRUCE_S - 1.0
+
+    play(script)
+
+
+def test_a_standby_whose_own_disk_fails_claims_nothing_from_an_owner_like_it() -> None:
+    async def script(scene: Scene) -> None:
+        owner, standby = await pair(scene)
+        standby.checkpoint.fails_with = OSError("disk full")
+        await scene.clock.sleep(1.5)  # once is enough: the limit of five is for being preferred
+        sicken(owner, OWN)
+        assert await stays(scene, lambda: owner.owns and scene.server.data.claims == {}, 20.0)
 
     play(script)

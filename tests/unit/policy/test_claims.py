@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from narwhal.model.handover import PeerReady
-from narwhal.policy.claims import Bench, Hearing, Suspicion, Truce, Verdict, judge
+from narwhal.policy.claims import Bench, Hearing, Suspicion, Truce, Verdict, is_own, judge
 
-BENCH = Bench(epoch=7, degraded="monitoring degraded: handoff OSError", fit=("b", "c"), truce=False)
+SHARED, OWN = "monitoring degraded: controller ValueError", "monitoring degraded: handoff OSError"
+BENCH = Bench(epoch=7, degraded=SHARED, fit=("b", "c"), truce=False)
 CLAIM = '{"epoch": 7, "reason": "r"}'
 
 
@@ -38,6 +39,27 @@ def test_a_claim_against_a_healthy_owner_is_ignored() -> None:
 def test_no_yield_by_claim_during_a_truce() -> None:
     verdict = judge({"b": CLAIM}, replace(BENCH, truce=True))
     assert verdict == Verdict("", {"b": "a lease was released by a claim not long ago"})
+
+
+def test_a_truce_does_not_keep_an_owner_that_cannot_write_its_checkpoint() -> None:
+    assert judge({"b": CLAIM}, replace(BENCH, truce=True, degraded=OWN)).successor == "b"
+
+
+@pytest.mark.parametrize(
+    ("reason", "own"),
+    [
+        (OWN, True),
+        ("monitoring degraded: handoff NotADirectoryError", True),
+        ("monitoring degraded: handoff TimeoutError", True),  # a disk that hangs
+        ("monitoring degraded: handoff TypeError", False),  # a bug in what is handed on, which all share
+        ("monitoring degraded: telemetry OSError", False),
+        ("no answer", False),
+        ("unheard", False),
+        ("", False),
+    ],
+)
+def test_only_what_fails_on_the_owners_own_disk_is_its_own_cause(reason: str, own: bool) -> None:
+    assert is_own(reason) == own
 
 
 def test_a_bad_claim_does_not_hide_a_good_one() -> None:
@@ -72,6 +94,25 @@ def test_after_ten_quiet_minutes_a_truce_is_short_again() -> None:
     truce.began(2, 60.0)
     truce.began(3, 180.0 + 600.5)
     assert truce.until == 180.0 + 600.5 + 60.0
+
+
+def test_in_a_truce_only_who_did_not_yield_claims_and_only_for_the_owners_own_cause() -> None:
+    successor, former = Truce(), Truce()
+    successor.began(7, 0.0)
+    former.began(7, 0.0, by_us=True)
+    for truce, own, shared in ((successor, False, True), (former, True, True)):
+        assert truce.silences(OWN, 59.0) == own
+        assert truce.silences(SHARED, 59.0) == shared
+        assert not truce.silences(OWN, 60.0) and not truce.silences(SHARED, 60.0)
+
+
+def test_who_yielded_keeps_still_until_the_truces_that_follow_each_other_are_over() -> None:
+    truce = Truce()
+    truce.began(7, 0.0, by_us=True)
+    truce.began(8, 30.0)
+    assert truce.silences(OWN, truce.until - 1.0)
+    truce.began(9, truce.until + 1.0)
+    assert not truce.silences(OWN, truce.until - 1.0)
 
 
 # --- suspicion -----------------------------------------------------------------------------------
