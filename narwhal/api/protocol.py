@@ -18,12 +18,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from narwhal.api.client_stream import EXTENSION, TransportStream
 from narwhal.api.cycle import NOBODY_WAITS, GeneratingCycle
 from narwhal.api.envelope import envelope, new_request_id
 from narwhal.api.errors import INVALID
+from narwhal.api.request_head import BadHead, CheckedHeads
 from narwhal.model.request import Api
 
 DATA_PATHS = {api.value.encode(): api.value for api in Api}
@@ -32,15 +33,12 @@ HEAD_LIMIT = 65536
 LINGER_S = 2.0
 """How long bytes of a refused connection are read and dropped, so that the client sees why."""
 _HELD_LIMIT = 65536
-
+_FRAMING = 16
+"""Bytes of chunk framing that each byte of a body may bring: chunks of one byte need six."""
 
 _UPGRADE = re.compile(rb"(?:\A|(?<=\n))Upgrade(?=[ \t]*:)", re.IGNORECASE)
 """The header's name where a line begins; a packet that begins inside a head may begin with it too."""
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-
-
-class _HeadTooLarge(Exception):
-    pass
 
 
 def _without_upgrade(data: bytes) -> bytes:
@@ -68,10 +66,8 @@ def _refusal(status: int, message: str, *, default_headers: Iterable[tuple[bytes
     return b"".join(head) + body
 
 
-class RouterProtocol(HttpToolsProtocol):
+class RouterProtocol(CheckedHeads):
     """Give it to uvicorn as `http=RouterProtocol`. Written against uvicorn 0.54; see test_protocol.py."""
-
-    HEAD_TIMEOUT_S = 10.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,8 +79,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._head_begun = False
         """Only a head that one read did not bring whole is watched by a timer."""
         self._head_bytes = 0
-        """Bytes that came since the last one of a body: of a head, trailers, chunk extensions."""
-        self._head_timer: asyncio.TimerHandle | None = None
+        """Bytes that came and are no body: of a head, of trailers, of chunk framing beyond what is usual."""
         self._too_large = False
         self._refused = False
         self._rests_since: float | None = None
@@ -94,7 +89,7 @@ class RouterProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch_head()
+        self.watch_head()
 
     def eof_received(self) -> None:
         """A client that sends no more is taken as gone: its legs end now, not when a write fails."""
@@ -103,7 +98,7 @@ class RouterProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
+        self.stop_head_timer()
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
@@ -123,8 +118,8 @@ class RouterProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._head_bytes > HEAD_LIMIT:
             self._refuse_head()
-        if self._head_begun and self._head_timer is None:
-            self._watch_head()
+        if self._head_begun and self.head_timer is None:
+            self.watch_head()
         if self.pipeline:
             self.flow.resume_reading()
         self._wait_for_the_next()
@@ -143,23 +138,27 @@ class RouterProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Makes no scope yet: which one, the target tells."""
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
+        self.begin_head()
         self._in_head = self._head_begun = True
 
     def on_headers_complete(self) -> None:
         self._head_begun = False
-        if self._head_timer is not None:
-            self._stop_head_timer()
+        if self.head_timer is not None:
+            self.stop_head_timer()
         if self._head_bytes > HEAD_LIMIT and _head_size(self.url, self.headers) > HEAD_LIMIT:
             self._too_large = True
-            raise _HeadTooLarge
+            raise BadHead
+        version = self.parser.get_http_version()
+        if version != "1.1" or self.hosts != 1 or self.fault is not None:
+            self.check_head(version)
+        path = DATA_PATHS.get(self.url)
+        generates = path is not None and self._generates and self.parser.get_method() == b"POST"
+        if not generates:
+            self.check_target()
         self._in_head = False
         self._head_bytes = 0
-        path = DATA_PATHS.get(self.url)
-        if path is not None and self._generates and self.parser.get_method() == b"POST":
-            self._begin_generating(path)
+        if path is not None and generates:
+            self._begin_generating(path, is_1_1=version == "1.1")
         else:
             self._begin_asgi()
         self.headers = []  # Trailers go into a list that nobody reads: they are no headers.
@@ -174,11 +173,10 @@ class RouterProtocol(HttpToolsProtocol):
         self._streams.append(stream)
         self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
 
-    def _begin_generating(self, path: str) -> None:
+    def _begin_generating(self, path: str, *, is_1_1: bool) -> None:
         """What uvicorn's own does, for a request whose target is known."""
-        parser, before = self.parser, self.cycle
-        is_1_1 = parser.get_http_version() != "1.0"
-        keep_alive = is_1_1 and parser.should_keep_alive()
+        before = self.cycle
+        keep_alive = is_1_1 and self.parser.should_keep_alive()
         scope = {"path": path, "headers": self.headers}
         self.cycle = cycle = GeneratingCycle(self, scope, keep_alive=keep_alive)
         stream = TransportStream(self, cycle, chunked=is_1_1)
@@ -192,7 +190,8 @@ class RouterProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """As uvicorn's own, which asks at each piece for an upgrade: none is ever made here."""
-        self._head_bytes = 0
+        left = self._head_bytes - _FRAMING * len(body)
+        self._head_bytes = left if left > 0 else 0
         cycle = self.cycle
         if cycle.response_complete:
             return
@@ -235,6 +234,8 @@ class RouterProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if cycle is not None and cycle.response_started and not (self._in_head and cycle.response_complete):
             self.transport.close()
+        elif self.fault is not None:
+            self._answer(*self.fault)
         elif self._too_large:
             what = "request head is" if self._in_head else "body's trailers or chunk extensions are"
             self._answer(431, f"The {what} over {HEAD_LIMIT} bytes.")
@@ -284,7 +285,7 @@ class RouterProtocol(HttpToolsProtocol):
     def _wait_for_the_next(self) -> None:
         """Any byte ends the idle time, also of a body behind its answer: nothing would begin it again."""
         answered = self.cycle is not None and self.cycle.response_complete
-        if answered and self._head_timer is None and self._rests_since is None:
+        if answered and self.head_timer is None and self._rests_since is None:
             self._rest()
 
     def _go_on(self) -> None:
@@ -294,14 +295,6 @@ class RouterProtocol(HttpToolsProtocol):
             self.data_received(data)
 
     # --- heads ---
-
-    def _watch_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.HEAD_TIMEOUT_S, self.transport.close)
-
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
 
     def _refuse_head(self) -> None:
         if not self._refused and not self.transport.is_closing():

@@ -247,32 +247,6 @@ def test_an_upgrade_is_declined_in_any_case_and_in_a_packet_of_its_own(site: Sit
     assert play(scene()).status == 200
 
 
-@pytest.mark.parametrize(
-    "framing",
-    [
-        b"content-length: 5\r\ncontent-length: 6\r\n\r\nhello",
-        b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"content-length: -5\r\n\r\n",
-        b"content-length: five\r\n\r\n",
-        b"transfer-encoding: chunked\r\n\r\nZZ\r\nabc\r\n",
-        b"x: a\0b\r\ncontent-length: 0\r\n\r\n",
-    ],
-    ids=["two lengths", "length and chunks", "negative length", "no number", "bad chunk", "NUL"],
-)
-def test_framing_that_could_be_read_in_two_ways_is_400_and_closes(site: Site, framing: bytes) -> None:
-    async def scene() -> Answer:
-        wire = await Wire.open(site.url)
-        try:
-            await wire.send(f"POST {COMPLETIONS} HTTP/1.1\r\nhost: t\r\n".encode() + framing)
-            answer = await wire.answer()
-            assert await wire.ended()
-            return answer
-        finally:
-            wire.close()
-
-    refused(play(scene()), 400)
-
-
 def test_pipelined_requests_are_answered_in_turn(site: Site) -> None:
     async def scene() -> list[str]:
         wire = await Wire.open(site.url)

@@ -74,7 +74,7 @@ class Path:
         self.client = CountingTransport()
         self.protocol = RouterProtocol(config=config, server_state=ServerState(), app_state={})
         self.protocol.connection_made(self.client)  # type: ignore[arg-type]
-        self.protocol.data_received(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 0\r\n\r\n")
+        self.protocol.data_received(b"POST /v1/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 0\r\n\r\n")
         stream = self.protocol._streams[0]
         plan = RelayPlan([("content-type", "text/event-stream")], False, lambda: None, lambda: None, 1 << 20)
         self.relay = Relay(stream, plan, clock=TickingClock())
