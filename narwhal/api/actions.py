@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from narwhal.api.documents import cluster_document, lifecycle_document
-from narwhal.api.envelope import Answer, json_answer
+from narwhal.api.envelope import Answer, json_answer, shown
 from narwhal.api.errors import answer
 from narwhal.api.health import RETRY_AFTER, Produced
 from narwhal.api.json_body import parse_object
@@ -174,4 +174,4 @@ def _question(body: Mapping[str, Any]) -> PledgeQuestion:
 
 def _known(body: Mapping[str, Any], names: set[str]) -> None:
     if unknown := sorted(set(body) - names):
-        raise BadRequest(f"unknown key {unknown[0][:64]!r}", param=unknown[0][:64])
+        raise BadRequest(f"unknown key {shown(unknown[0])}", param=shown(unknown[0]))

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from narwhal.api.actions import OperatorActions, action_routes
-from narwhal.api.envelope import envelope, new_request_id
+from narwhal.api.envelope import envelope, new_request_id, shown
 from narwhal.api.errors import INVALID, answer
 from narwhal.api.health import health_routes
 from narwhal.api.operator import ControlRule, OperatorViews, operator_routes
@@ -47,10 +47,8 @@ def build_app(
 def _no_route(request: Request, error: Exception) -> Response:
     """404 and 405, which the router of routes raises; a HEAD gets no body from the server."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    messages = {
-        404: f"there is no {request.url.path} here",
-        405: f"{request.method} is not allowed on {request.url.path}",
-    }
+    path = shown(request.scope["path"])
+    messages = {404: f"there is no {path} here", 405: f"{request.method} is not allowed on {path}"}
     message = messages.get(status, "the request cannot be served")
     headers = dict(getattr(error, "headers", None) or {})
     return _response(status, envelope(message, INVALID), headers=headers)

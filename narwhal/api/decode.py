@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from narwhal.api.envelope import shown
 from narwhal.api.json_body import parse_object
 from narwhal.errors import BadRequest, UnknownModel
 from narwhal.model.request import Api, InferenceRequest
@@ -76,7 +77,7 @@ def _check_model(fields: Mapping[str, Any], model: str) -> None:
         return
     if type(named) is not str:
         raise BadRequest("model must be a string", param="model")
-    raise UnknownModel(f"The model `{named[:128]}` does not exist.", param="model")
+    raise UnknownModel(f"The model `{shown(named)}` does not exist.", param="model")
 
 
 def _refuse_kv_descriptor(fields: Mapping[str, Any]) -> None:

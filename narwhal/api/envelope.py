@@ -19,6 +19,19 @@ def new_request_id() -> str:
     return os.urandom(16).hex()
 
 
+_SHOWN = 128
+
+
+def shown(text: str) -> str:
+    """What a client sent, as a message of ours repeats it: printable, and cut where it is long."""
+    cut = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return cut if cut.isprintable() else "".join(map(_printable, cut))
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
 def error_object(
     message: str, kind: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, str | None]:

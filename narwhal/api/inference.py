@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from narwhal.api.client_stream import TransportStream, client_stream
-from narwhal.api.envelope import Answer, envelope, json_answer
+from narwhal.api.envelope import Answer, envelope, json_answer, shown
 from narwhal.api.errors import INVALID, answer
 from narwhal.api.inbound import BodyLimits, HttpInbound
 from narwhal.errors import InvariantViolation, NarwhalError, NotOwner, TooLarge
@@ -157,12 +158,14 @@ class OneModel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = scope["path_params"]["model"]
+        if not named:
+            raise HTTPException(404)  # A trailing slash is another path.
         await self._answer(named)(scope, receive, send)
 
     def _answer(self, named: str) -> Answer:
         if named == self._views.card.model:
             return json_answer(200, _model_object(self._views))
-        message = f"The model `{named[:128]}` does not exist."
+        message = f"The model `{shown(named)}` does not exist."
         return Answer(404, envelope(message, INVALID, param="model", code="model_not_found"))
 
 

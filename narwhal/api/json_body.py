@@ -12,6 +12,7 @@ import math
 import re
 from typing import Any
 
+from narwhal.api.envelope import shown
 from narwhal.errors import BadRequest
 from narwhal.model.wire_json import decode_object, huge_integer
 
@@ -65,7 +66,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise BadRequest(f"the body has a duplicate key: {_shown(twice)}", param=_shown(twice))
+        raise BadRequest(f"the body has a duplicate key: {shown(twice)}", param=shown(twice))
     return value
 
 
@@ -78,10 +79,6 @@ def _finite(text: str) -> float:
 
 def _refuse_constant(name: str) -> Any:
     raise BadRequest(f"the body is not valid JSON: {name} is not a JSON number")
-
-
-def _shown(key: str) -> str:
-    return key[:64].encode("ascii", "backslashreplace").decode()
 
 
 def _depth(value: Any) -> int:

@@ -103,7 +103,9 @@ GOOD_CHAT = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
         (CHAT, {"messages": ["hi"]}, "messages"),
         (COMPLETIONS, {"use_beam_search": True}, "use_beam_search"),
         (COMPLETIONS, {"kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params"),
-        (COMPLETIONS, {"vllm_xargs": {"kv_transfer_params": {}}}, "vllm_xargs"),
+        (COMPLETIONS, {"kv_transfer_params": None}, "kv_transfer_params"),
+        (COMPLETIONS, {"vllm_xargs": {"kv_transfer_params": {}}}, "vllm_xargs.kv_transfer_params"),
+        (CHAT, {"vllm_xargs": {"kv_transfer_params": None}}, "vllm_xargs.kv_transfer_params"),
     ],
 )
 def test_a_field_of_the_wrong_shape_is_400_and_named(
@@ -146,6 +148,21 @@ def test_null_means_not_given(site: Site, fields: dict[str, Any]) -> None:
 )
 def test_a_body_that_is_no_clean_json_object_is_400(site: Site, body: bytes) -> None:
     assert refused(post(site, body), 400)["type"] == "invalid_request_error"
+
+
+def test_a_tool_may_have_a_property_of_any_name(site: Site) -> None:
+    """An engine reads its KV descriptor at two places; elsewhere the words are the client's own."""
+    named = {"kv_transfer_params": {"type": "object"}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": named}}}
+    fields = {**GOOD_CHAT, "tools": [tool], "metadata": {"deep": [named]}}
+    assert post(site, fields, CHAT).status == 200
+    prefill, decode = (
+        json.loads(engine.stats(requests=True)["requests"][-1]["body"]) for engine in site.engines.engines
+    )
+    assert [body["tools"] for body in (prefill, decode)] == [[tool]] * 2
+    assert [body["metadata"] for body in (prefill, decode)] == [{"deep": [named]}] * 2
+    assert prefill["kv_transfer_params"]["do_remote_decode"] is True
+    assert decode["kv_transfer_params"]["do_remote_prefill"] is True
 
 
 def test_another_model_is_404(site: Site) -> None:
@@ -313,10 +330,39 @@ def test_what_is_no_http_is_closed(site: Site, junk: bytes) -> None:
         ("GET", "/v1/models/other", 404),
         ("POST", "/ready", 405),
         ("GET", "/%00/../..", 404),
+        ("GET", "/v1/models/", 404),
     ],
 )
 def test_unknown_paths_and_methods_have_the_envelope(site: Site, method: str, path: str, status: int) -> None:
-    refused(play(ask(site.url, path, method=method)), status)
+    assert refused(play(ask(site.url, path, method=method)), status)["param"] is None or path.count("other")
+
+
+NASTY = "%1B%5D0;owned%07%0A%7F%E2%80%AE" + "a" * 60_000
+
+
+@pytest.mark.parametrize("path", [f"/{NASTY}", f"/v1/models/{NASTY}", f"/v1/models?{NASTY}"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_what_a_client_sent_is_repeated_short_and_printable(site: Site, method: str, path: str) -> None:
+    answer = play(ask(site.url, path, method=method))
+    if answer.status != 200:
+        error = refused(answer, answer.status)
+        assert error["message"].isprintable()
+        assert len(answer.body) < 600
+    else:
+        assert (method, "?" in path) == ("GET", True)
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;owned\x07" + "m" * 5000, "\r\nx", "\u202e"])
+def test_a_name_in_a_body_is_repeated_short_and_printable_too(site: Site, name: str) -> None:
+    twice = json.dumps(name) + ": 1"
+    for answer, status in (
+        (post(site, {**GOOD, "model": name}), 404),
+        (post(site, f'{{"prompt": "x", {twice}, {twice}}}'.encode()), 400),
+        (play(ask(site.url, "/narwhal/lifecycle/yield", body={name: 1})), 400),
+    ):
+        error = refused(answer, status)
+        assert error["message"].isprintable() and (error["param"] or "").isprintable()
+        assert len(answer.body) < 700
 
 
 def test_the_model_card_is_served_by_its_id_too(site: Site) -> None:
