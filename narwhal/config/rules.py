@@ -195,6 +195,8 @@ class Field:
         """What is wrong with `value`, to follow the path in a message; "" when nothing is."""
         if not self.kind.holds(value):
             kind = "a number" if self.kind is Kind.NUMBER and _not_a_number(value) else self.kind
+            if isinstance(value, str) and self.kind is Kind.TEXT:
+                kind = "a string without half a surrogate pair"
             return f"must be {kind}, got {shown(value)}"
         return "" if self.rule.accepts(value) else f"must be {self.rule.words}, got {shown(value)}"
 

@@ -69,6 +69,21 @@ def plan(reach: Reach, wishes: Wishes) -> tuple[Point, ...]:
     return (*sorted(prefill), *sorted(decode))
 
 
+def too_few(wishes: Wishes, most_requests: int) -> tuple[str, ...]:
+    """Sentences about wishes that make no fit at any engine; empty: they may."""
+    found = []
+    prompts, contexts = len(wishes.prompt_tokens), len(wishes.context_tokens) or CONTEXT_POINTS
+    if 0 < prompts < FEWEST_POINTS:
+        found.append(f"--prompt-tokens must be {FEWEST_POINTS} lengths or more, got {prompts}")
+    sizes = batches(most_requests)
+    if contexts * len(sizes) < FEWEST_POINTS:
+        found.append(
+            f"--context-tokens and --max-requests must make {FEWEST_POINTS} points or more, got {contexts} "
+            f"lengths in batches of {', '.join(map(str, sizes))}"
+        )
+    return tuple(found)
+
+
 def spread(low: int, high: int, *, points: int) -> tuple[int, ...]:
     """At most `points` whole numbers from `low` to `high` by equal factors; fewer where they are close."""
     if high <= low:

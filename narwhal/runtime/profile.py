@@ -14,7 +14,7 @@ from narwhal.config.profile_store import ProfileStore
 from narwhal.config.samples import SamplesFile
 from narwhal.errors import ConfigError, EngineError, IdentityError
 from narwhal.measure.fit import TooFewPoints
-from narwhal.measure.plan import Wishes, decode_share
+from narwhal.measure.plan import Wishes, decode_share, too_few
 from narwhal.measure.profiler import Effort, Notebook, Profiler
 from narwhal.measure.sweep import MeasureFailed
 from narwhal.model.engine import EngineProfile
@@ -54,6 +54,8 @@ class ProfileOutcome:
 
 def profile(config: FleetConfig, options: ProfileOptions, *, tell: Callable[[str], None]) -> ProfileOutcome:
     """Measures, fits, and writes each row when it is there. Raises ConfigError before anything is asked."""
+    if problems := too_few(options.wishes, _most(config, options)):
+        raise ConfigError(list(problems))
     auth = engine_auth(options.api_key)
     store = ProfileStore(Path(config.profiles.path), config.engines)
     chosen = [spec.iid for spec in config.engines if not options.only or spec.iid in options.only]
@@ -68,6 +70,11 @@ def profile(config: FleetConfig, options: ProfileOptions, *, tell: Callable[[str
         uvloop.run(run.measure(todo))
     skipped = tuple(iid for iid in chosen if iid not in todo)
     return ProfileOutcome(tuple(run.profiles), run.failed, skipped)
+
+
+def _most(config: FleetConfig, options: ProfileOptions) -> int:
+    """The largest batch."""
+    return options.most_requests or decode_share(config.serving.max_connections, config.engines)
 
 
 def _is_due(iid: str, store: ProfileStore, *, samples: SamplesFile) -> bool:
@@ -105,7 +112,7 @@ class _Run:
 
     async def measure(self, engines: list[str]) -> None:
         config, options = self._config, self._options
-        most = options.most_requests or decode_share(config.serving.max_connections, config.engines)
+        most = _most(config, options)
         notebook = Notebook(self._samples.samples, self._samples.keep, self._tell)
         async with engine_access(config, api_key=options.api_key, connections=most) as (access, _):
             profiler = Profiler(access, Effort(most, options.repeats, options.wishes), notebook=notebook)

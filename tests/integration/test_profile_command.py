@@ -132,6 +132,8 @@ def test_the_engines_key_is_sent_and_said_in_the_store(
         (["--only", "e7"], "--only e7: the fleet has e0"),
         (["--repeats", "0"], "--repeats must be at least 1"),
         (["--prompt-tokens", "64,x"], "--prompt-tokens must be whole numbers"),
+        (["--prompt-tokens", "64,512"], "--prompt-tokens must be 4 lengths or more, got 2"),
+        (["--context-tokens", "64"], "got 1 lengths in batches of 1, 2"),
         (["--max-requests", "-1"], "--max-requests must be at least 0"),
     ],
 )

@@ -217,6 +217,11 @@ def test_the_example_of_the_manual_reads_exactly_so() -> None:
     assert problems_of(document) == ['serving.max_connections must be an integer, got "512"']
 
 
+def test_half_a_character_is_told_as_what_it_is():
+    document = fleet_document(model="\ud800")
+    assert problems_of(document) == ['model must be a string without half a surrogate pair, got "\\ud800"']
+
+
 def test_a_whole_number_is_a_fine_number() -> None:
     draft = examined(fleet_document(serving__request_timeout_s=60))
     assert draft.values["serving.request_timeout_s"] == 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from narwhal.errors import ConfigError
-from narwhal.measure.plan import Reach, Wishes, batches, decode_share, plan, spread
+from narwhal.measure.plan import Reach, Wishes, batches, decode_share, plan, spread, too_few
 from narwhal.model.engine import EngineSpec, Role
 from narwhal.model.sample import Phase
 
@@ -30,6 +30,23 @@ def test_a_plan_covers_prompts_batches_and_contexts() -> None:
     decode = [(point.requests, point.tokens) for point in points if point.phase is Phase.DECODE]
     assert (prefill[0], prefill[-1], len(prefill)) == (64, 16384, 6)
     assert decode == [(m, n) for m in (1, 2, 4) for n in (128, 512, 2048)]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "most", "flags"),
+    [
+        (NONE, 2, []),
+        (Wishes((64, 65, 66, 67), (128,)), 8, []),
+        (Wishes((64, 512)), 2, ["--prompt-tokens"]),
+        (Wishes(context_tokens=(128,)), 4, ["--context-tokens"]),
+        (NONE, 1, ["--context-tokens"]),
+        (Wishes((64,), (128,)), 1, ["--prompt-tokens", "--context-tokens"]),
+    ],
+)
+def test_wishes_that_make_a_fit_at_no_engine_are_told_by_their_flags(
+    wishes: Wishes, most: int, flags: list[str]
+) -> None:
+    assert [said.split()[0] for said in too_few(wishes, most)] == flags
 
 
 def test_nothing_is_longer_than_the_engines_context() -> None:
