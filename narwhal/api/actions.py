@@ -88,7 +88,7 @@ def refusal(status: int, error: str, *, view: LifecycleView) -> Answer:
     document: dict[str, Any] = {"error": error}
     if status == 503:
         owner = view.control.owner
-        document["owner"] = None if owner is None else {"router_id": owner.router_id, "url": owner.url}
+        document["owner"] = None if owner is None else {"router_id": owner.router_id, "url": owner.orders_url}
     document |= {name: value for name, value in lifecycle_document(view).items() if name != "error"}
     return json_answer(status, document, headers=RETRY_AFTER if status == 503 else None)
 

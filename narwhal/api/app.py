@@ -1,4 +1,4 @@
-"""The application: every route of the main listener, and one envelope for what no route takes."""
+"""The applications of the listeners: their routes, and one envelope for what no route takes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,30 @@ def build_app(
     data_routes: Sequence[BaseRoute],
     views: OperatorViews,
     *,
-    actions: OperatorActions,
+    actions: OperatorActions | None,
     control_key: str = "",
 ) -> Starlette:
     """`data_routes` are those of `api/inference.py`. Paths are exact: a trailing slash is another path.
 
-    `control_key` is what every POST below /narwhal/ must bring; "" takes them from this host only.
+    `control_key` is what every POST below /narwhal/ must bring; "" takes them from this host only. `actions`
+    is None where the operator routes have a listener of their own (`build_control_app`).
     """
-    routes = [
-        *data_routes,
-        *health_routes(views.readiness, views.health, heard=views.heard),
-        *operator_routes(views),
-        *action_routes(actions),
-    ]
+    routes = [*data_routes, *health_routes(views.readiness, views.health, heard=views.heard)]
+    if actions is not None:
+        routes += _control_routes(views, actions)
+    return _app(routes, control_key)
+
+
+def build_control_app(views: OperatorViews, actions: OperatorActions, *, control_key: str = "") -> Starlette:
+    """The application of the control listener: operator routes and /metrics, nothing else."""
+    return _app(_control_routes(views, actions), control_key)
+
+
+def _control_routes(views: OperatorViews, actions: OperatorActions) -> list[BaseRoute]:
+    return [*operator_routes(views), *action_routes(actions)]
+
+
+def _app(routes: Sequence[BaseRoute], control_key: str) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[Middleware(ControlRule, key=control_key)],

@@ -101,7 +101,8 @@ class LeaseKeeper:
         self._gate = gate
         self._links = links
         self._clock = links.clock
-        self._lookout = Lookout(OwnerRef(links.meta.router_id, links.meta.url))
+        meta = links.meta
+        self._lookout = Lookout(OwnerRef(meta.router_id, meta.url, control_url=meta.control_url))
         self._meter = StoreMeter()
         self._mail = Mailbox(links.clock, after=self._show)
         self._saved = ""

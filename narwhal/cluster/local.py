@@ -78,6 +78,7 @@ class LocalView:
             ready_to_take=False,
             drift=(),
             seen_s=0.0,
+            control_url=self._me.orders_url,
         )
         return ClusterStatus(LeaseStatus("local"), (router,), (), status.store)
 

@@ -80,13 +80,17 @@ def _seen(machine: Election, view: LeaseView | None) -> LeaseSight:
         record=view.state.value,
         epoch=view.epoch,
         holder=holder_of(view.owner, view.version.token) if owned else "",
-        owner=OwnerRef(view.owner, view.url) if owned else None,
+        owner=_owner(view) if owned else None,
         seq=view.version.seq,
         ttl_s=view.ttl_ms / 1000,
         released_at=machine.candidacy.watch.released_at,
         claim_epoch=claim_epoch,
         claim_age_s=claim_age_s,
     )
+
+
+def _owner(view: LeaseView) -> OwnerRef:
+    return OwnerRef(view.owner, view.url, control_url=(view.fields or {}).get("control_url", ""))
 
 
 def _released_by_claim(view: LeaseView) -> tuple[int, float]:

@@ -108,4 +108,5 @@ def _router(entry: RouterEntry, *, seen_s: float) -> RouterStatus:
         ready_to_take=entry.ready_to_take,
         drift=entry.drift,
         seen_s=round(seen_s, 3),
+        control_url=entry.control_url,
     )

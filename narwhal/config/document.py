@@ -65,8 +65,8 @@ _OPTIONS: Final = """
 
 Each option has an environment twin; a flag comes before its twin, the twin before the fleet file, the file
 before the default. Flags without a value take `true` or `false` as a twin. A blank twin is not given. An
-unknown `{prefix}*` variable is warned of. `{prefix}PORT=tcp://...` (a Kubernetes service link) is ignored
-with a warning: set `enableServiceLinks: false` in the pod's spec.
+unknown `{prefix}*` variable is warned of. `{prefix}PORT=tcp://...` (a Kubernetes service link;
+`{prefix}CONTROL_PORT` likewise) is ignored with a warning: set `enableServiceLinks: false` in the pod's spec.
 """
 
 _TIMINGS: Final = """

@@ -72,6 +72,23 @@ OPTIONS: Final = (
         "port", "integer", 8000, "Port to listen on; 0 takes a free one and prints it.", rule=Span(0, 65535)
     ),
     Option(
+        "control-host",
+        "text",
+        None,
+        "Address of the control listener.",
+        rule=NOT_BLANK,
+        default_words="as `--host`",
+    ),
+    Option(
+        "control-port",
+        "integer",
+        None,
+        "Port of a second listener, which alone serves /narwhal/ and /metrics then; 0 takes a free one and "
+        "prints it.",
+        rule=Span(0, 65535),
+        default_words="one listener for everything",
+    ),
+    Option(
         "control-key-env",
         "text",
         None,

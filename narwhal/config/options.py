@@ -20,6 +20,8 @@ FLAG: Final = "flag"
 ENVIRONMENT: Final = "environment"
 SERVICE_LINK: Final = "tcp://"
 
+_PORTS: Final = ("port", "control_port")
+
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("0", "false", "no", "off")
 
@@ -88,7 +90,10 @@ def given_options(
     store, password = values.pop("redis_url", None) or (None, "")
     given = GivenOptions(values=values, sources=sources, store=store, store_password=password)
     problems += (
-        _without_store(given) + _voter_problems(given) + ([] if problems else timing_problems(given.timings))
+        _without_store(given)
+        + _without_control_port(given)
+        + _voter_problems(given)
+        + ([] if problems else timing_problems(given.timings))
     )
     if problems:
         raise ConfigError(problems)
@@ -100,7 +105,7 @@ def _raw(option: Option, flag: Any, *, env: Mapping[str, str]) -> tuple[Any, str
     if flag is not None:
         return flag, FLAG
     text = env.get(option.twin, "").strip()
-    if not text or (option.key == "port" and text.startswith(SERVICE_LINK)):
+    if not text or (option.key in _PORTS and text.startswith(SERVICE_LINK)):
         return None, ""
     return text, ENVIRONMENT
 
@@ -172,6 +177,14 @@ def _without_store(given: GivenOptions) -> list[str]:
         for option in OPTIONS
         if option.needs_store and option.key in given.sources and given.values[option.key] is not False
     ]
+
+
+def _without_control_port(given: GivenOptions) -> list[str]:
+    source = given.sources.get("control_host")
+    if source is None or "control_port" in given.sources:
+        return []
+    option = BY_KEY["control_host"]
+    return [f"{option.flag if source == FLAG else option.twin} needs --control-port"]
 
 
 def _voter_problems(given: GivenOptions) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from narwhal.config.check import BUILT_IN_CONNECTORS, BUILT_IN_DIALECTS
 from narwhal.config.load import FleetReading, read_fleet
@@ -20,6 +21,7 @@ from narwhal.model.settings import FleetConfig, ServeOptions
 
 JOURNAL_NAME: Final = "journal.jsonl"
 ROUTER_ID_CHARS: Final = 128
+_SERVICES: Final = (ENV_PREFIX, f"{ENV_PREFIX}CONTROL_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,10 @@ def _effective(given: GivenOptions, fleet: FleetConfig, *, secrets: Mapping[str,
     state_path = _or(given.value("state_path"), fleet.recovery.state_path)
     return ServeOptions(
         fleet_path=given.value("fleet"),
-        host=given.value("host").removeprefix("[").removesuffix("]"),
+        host=_bare(given.value("host")),
         port=given.value("port"),
+        control_host=_bare(given.value("control_host") or given.value("host")),
+        control_port=given.value("control_port"),
         log_level=given.value("log_level"),
         log_format=given.value("log_format"),
         state_path=state_path,
@@ -121,6 +125,10 @@ def _effective(given: GivenOptions, fleet: FleetConfig, *, secrets: Mapping[str,
     )
 
 
+def _bare(host: str) -> str:
+    return host.removeprefix("[").removesuffix("]")
+
+
 def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
@@ -134,17 +142,34 @@ def default_cluster(model: str) -> str:
     return re.sub(r"[^a-z0-9._-]", "-", model.lower())
 
 
-def with_address(options: ServeOptions, hostname: str, *, port: int) -> ServeOptions:
-    """The options with router ID and advertised URL filled in, once the listener's `port` is known.
+def with_address(
+    options: ServeOptions, hostname: str, *, port: int, control_port: int | None = None
+) -> ServeOptions:
+    """The options with router ID and advertised URLs filled in, once the listeners' ports are known.
 
-    `hostname` is the machine's name. A loopback --host is advertised as itself.
+    `hostname` is the machine's name. A loopback --host is advertised as itself. With a control port orders
+    are taken there: at the advertised host, or at a loopback --control-host.
     """
     name = re.sub(r"[^A-Za-z0-9._:-]", "-", hostname) or "router"
     tail = f":{port}"
     router_id = options.router_id or name[: ROUTER_ID_CHARS - len(tail)] + tail
-    host = options.host if _is_loopback(options.host) else name
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    return replace(options, port=port, router_id=router_id, advertise_url=options.advertise_url or url)
+    url = options.advertise_url or _url(options.host if _is_loopback(options.host) else name, port)
+    control_url = url
+    if control_port is not None:
+        told = urlsplit(url).hostname or name
+        control_url = _url(options.control_host if _is_loopback(options.control_host) else told, control_port)
+    return replace(
+        options,
+        port=port,
+        router_id=router_id,
+        advertise_url=url,
+        control_port=control_port,
+        control_url=control_url,
+    )
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _is_loopback(host: str) -> bool:
@@ -159,20 +184,20 @@ def _is_loopback(host: str) -> bool:
 def environment_warnings(env: Mapping[str, str], named: Collection[str]) -> list[str]:
     """One sentence for each NARWHAL_* variable that means nothing here; `named` ones are meant by others.
 
-    A Kubernetes service link (NARWHAL_PORT=tcp://...) is ignored and told once, with its kin.
+    A Kubernetes service link (NARWHAL_PORT=tcp://..., of a service narwhal or narwhal-control) is ignored and
+    told once, with its kin.
     """
     twins = {option.twin for option in OPTIONS}
     warnings = []
-    linked = env.get(f"{ENV_PREFIX}PORT", "").strip().startswith(SERVICE_LINK)
-    if linked:
-        warnings.append(
-            "NARWHAL_PORT is a Kubernetes service link and is ignored: "
-            "set enableServiceLinks: false in the pod's spec"
-        )
+    linked = [prefix for prefix in _SERVICES if env.get(f"{prefix}PORT", "").strip().startswith(SERVICE_LINK)]
+    warnings += [
+        f"{prefix}PORT is a Kubernetes service link and is ignored: "
+        "set enableServiceLinks: false in the pod's spec"
+        for prefix in linked
+    ]
+    theirs = tuple(f"{prefix}{kin}_" for prefix in linked for kin in ("PORT", "SERVICE"))
     for name in sorted(env):
-        if not name.startswith(ENV_PREFIX) or name in twins or name in named:
-            continue
-        if linked and name.startswith((f"{ENV_PREFIX}PORT_", f"{ENV_PREFIX}SERVICE_")):
+        if not name.startswith(ENV_PREFIX) or name in twins or name in named or name.startswith(theirs):
             continue
         warnings.append(f"{name} is not a known variable" + _suggestion(name, twins))
     return warnings

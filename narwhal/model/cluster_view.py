@@ -24,7 +24,8 @@ class LeaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class RouterStatus:
-    """One router of the fleet as it told of itself. `seen_s`: seconds since, 0 for the answering one."""
+    """One router of the fleet as it told of itself. `seen_s`: seconds since, 0 for the answering one.
+    `control_url`: where it takes orders."""
 
     router_id: str
     url: str
@@ -35,6 +36,7 @@ class RouterStatus:
     ready_to_take: bool
     drift: tuple[str, ...]
     seen_s: float
+    control_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)

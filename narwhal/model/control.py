@@ -45,10 +45,16 @@ def role_of(state: RouterState) -> RouterRole:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRef:
-    """The router that holds the lease as last seen; `url` is where clients reach it."""
+    """The router that holds the lease as last seen. `url` is where clients reach it, `control_url` where it
+    takes orders, "" for the same."""
 
     router_id: str
     url: str
+    control_url: str = ""
+
+    @property
+    def orders_url(self) -> str:
+        return self.control_url or self.url
 
 
 @dataclass(frozen=True, slots=True)

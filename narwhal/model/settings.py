@@ -188,8 +188,9 @@ class ServeOptions:
     """What differs per host: the command line over its environment twins (configuration.md section 3).
 
     Effective: values that the fleet file can also give are those that hold. `store` is None without a
-    shared store; `failsafe` is empty where fail-safe mode is off. `router_id`
-    and `advertise_url` are "" until the port is bound when not given. `control_key` is "" where none is set.
+    shared store; `failsafe` is empty where fail-safe mode is off. `router_id` and `advertise_url` when not
+    given, and `control_url`, where this router takes orders, are "" until the ports are bound. `control_port`
+    is None where operator routes share the listener. `control_key` is "" where none is set.
     """
 
     fleet_path: str
@@ -217,3 +218,6 @@ class ServeOptions:
     no_warden: bool
     redis_min_replicas: int | None = None
     """None: computed from the replicas that are seen."""
+    control_host: str = ""
+    control_port: int | None = None
+    control_url: str = ""

@@ -165,9 +165,8 @@ class LocalControl:
         options, clock = parts.options, parts.clock
         self._state = OwnState(parts.owned.fleet, parts.owned.totals, identity=parts.identity, clock=clock)
         self.gate = LocalGate()
-        self.view = LocalView(
-            self.gate, me=OwnerRef(options.router_id, options.advertise_url), version=__version__
-        )
+        me = OwnerRef(options.router_id, options.advertise_url, control_url=options.control_url)
+        self.view = LocalView(self.gate, me=me, version=__version__)
         self.publisher = LocalPublisher(parts.checkpoint, self._state, clock=clock, blocking=in_thread)
         for note in self.publisher.open(resume=options.resume):
             log.warning("%s", note)

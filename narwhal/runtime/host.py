@@ -22,7 +22,7 @@ def owner_meta(options: ServeOptions) -> OwnerMeta:
     return OwnerMeta(
         router_id=options.router_id,
         url=options.advertise_url,
-        control_url=options.advertise_url,
+        control_url=options.control_url,
         host=mark.host,
         machine_id=mark.machine_id,
         boot_id=mark.boot_id,

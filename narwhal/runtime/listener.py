@@ -25,19 +25,19 @@ CLOSE_S = 1
 """Seconds that connections get to close after the drain; what still runs then is cut."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, named_by: str = "--host") -> socket.socket:
     """A socket on `host:port` that does not listen yet. Raises ConfigError (exit 2) naming the address.
 
-    `::` takes IPv4 too.
+    `::` takes IPv4 too. `named_by`: the option that gave the host.
     """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ConfigError(f"--host {host} cannot be resolved: {error.strerror or error}") from error
+        raise ConfigError(f"{named_by} {host} cannot be resolved: {error.strerror or error}") from error
     except UnicodeError as error:  # what IDNA says of empty and overlong labels
-        raise ConfigError(f"--host {host} is no host name") from error
+        raise ConfigError(f"{named_by} {host} is no host name") from error
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:

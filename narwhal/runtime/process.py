@@ -52,10 +52,11 @@ answer (503, to be tried at the successor): a closed port or a reset would reach
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is held before the loop starts: given back by `_closed`."""
+    """What is held before the loop starts: given back at the end. `listeners`: the main one, and the control
+    listener where there is one."""
 
     options: ServeOptions
-    listener: socket.socket
+    listeners: tuple[socket.socket, ...]
     checkpoint: FileCheckpoint
     journal: Journal
     run: str
@@ -122,11 +123,11 @@ def _profiles(start: Start) -> Mapping[str, EngineProfile]:
 
 
 def _prepared(start: Start, closing: contextlib.ExitStack) -> Prepared:
-    """Port first, then state file, then journal: the first that is refused is what the user reads."""
-    listener = bind(start.options.host, start.options.port)
-    closing.callback(listener.close)
-    port = listener.getsockname()[1]
-    options = with_address(start.options, socket.gethostname(), port=port)
+    """Ports first, then state file, then journal: the first that is refused is what the user reads."""
+    listeners = _listeners(start.options, closing)
+    ports = [listener.getsockname()[1] for listener in listeners]
+    control_port = ports[1] if len(ports) > 1 else None
+    options = with_address(start.options, socket.gethostname(), port=ports[0], control_port=control_port)
     checkpoint = FileCheckpoint(options.state_path)
     closing.callback(checkpoint.close)
     run = uuid.uuid4().hex
@@ -134,7 +135,16 @@ def _prepared(start: Start, closing: contextlib.ExitStack) -> Prepared:
     journal = Journal(options.journal_path, run=run, meta=meta)
     journal.start()
     closing.callback(journal.close)
-    return Prepared(options, listener, checkpoint, journal, run)
+    return Prepared(options, listeners, checkpoint, journal, run)
+
+
+def _listeners(options: ServeOptions, closing: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    listeners = [bind(options.host, options.port)]
+    closing.callback(listeners[0].close)
+    if options.control_port is not None:
+        listeners.append(bind(options.control_host, options.control_port, named_by="--control-host"))
+        closing.callback(listeners[1].close)
+    return tuple(listeners)
 
 
 # --- on the loop -----------------------------------------------------------------------------------
@@ -175,8 +185,10 @@ async def _life(setting: Setting, prepared: Prepared) -> int:
     signals.install(supervisor.orders)
     supervisor.watch(asyncio.get_running_loop(), ended=signals.stop.set)
     router = Router(setting)
-    server = HttpServer(router.app, prepared.listener)
-    await server.start()
+    apps = (router.app, router.control_app)
+    servers = [HttpServer(app, listener) for app, listener in zip(apps, prepared.listeners, strict=False)]
+    for server in servers:
+        await server.start()
     _summary.setLevel(logging.INFO)
     _summary.info("%s", summary(setting))
     # What a start leaves (the little garbage in it too) is never looked at again.
@@ -188,7 +200,7 @@ async def _life(setting: Setting, prepared: Prepared) -> int:
     await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     supervisor.stopping()
-    await _end(router, server, signals=signals, work=work, graceful_s=prepared.options.graceful_timeout_s)
+    await _end(router, servers, signals=signals, work=work, graceful_s=prepared.options.graceful_timeout_s)
     return _ended(work)
 
 
@@ -203,7 +215,12 @@ def _ended(work: asyncio.Task[None]) -> int:
 
 
 async def _end(
-    router: Router, server: HttpServer, *, signals: Signals, work: asyncio.Task[None], graceful_s: float
+    router: Router,
+    servers: Iterable[HttpServer],
+    *,
+    signals: Signals,
+    work: asyncio.Task[None],
+    graceful_s: float,
 ) -> None:
     """Gives the fleet away first, then lets streams run out, then goes (cluster.md section 5)."""
     if not work.done():
@@ -215,7 +232,8 @@ async def _end(
         left = await router.drain(signals.cut, within_s=graceful_s)
         if left:
             log.warning("%d requests are cut after serving.graceful_timeout_s", left)
-    await server.stop()
+    for server in servers:
+        await server.stop()
     if not work.done():
         # What was cut still counts: its outcome goes with the last flush.
         await router.drain(asyncio.Event(), within_s=CUT_S)
@@ -234,12 +252,18 @@ async def _linger(cut: asyncio.Event) -> None:
 def summary(setting: Setting) -> str:
     """The one line at start: version, address, cluster, role, engines, store."""
     options = setting.options
-    host = f"[{options.host}]" if ":" in options.host else options.host
+    control = ""
+    if options.control_port is not None:
+        control = f", control on {_address(options.control_host, options.control_port)}"
     return (
-        f"narwhal {__version__} listens on http://{host}:{options.port} as {options.router_id} "
+        f"narwhal {__version__} listens on {_address(options.host, options.port)} as {options.router_id} "
         f"(pid {os.getpid()}): cluster {options.cluster}, role {_first_role(options)}, "
-        f"{len(setting.config.engines)} engines, store {_store_words(options.store)}"
+        f"{len(setting.config.engines)} engines, store {_store_words(options.store)}{control}"
     )
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _first_role(options: ServeOptions) -> str:

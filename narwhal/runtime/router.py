@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from narwhal.api.actions import OperatorActions
-from narwhal.api.app import build_app
+from narwhal.api.app import build_app, build_control_app
 from narwhal.api.inbound import BodyLimits
 from narwhal.api.inference import DataFirst, DataViews, data_routes
 from narwhal.api.operator import OperatorViews
@@ -143,7 +143,7 @@ class Router:
         )
         self.views = RouterViews(self._readings(), config=config, clock=clock)
         self.monitor = self._made_monitor()
-        self.app = self._made_app()
+        self.app, self.control_app = self._made_apps()
 
     async def run(self) -> None:
         """Control and monitoring until cancelled. Raises what must end the process."""
@@ -248,17 +248,32 @@ class Router:
             retries=self.retries,
         )
 
-    def _made_app(self) -> ASGIApp:
-        setting, views = self._setting, self.views
-        clock = setting.clock
-        data = DataViews(
+    def _made_apps(self) -> tuple[ASGIApp, ASGIApp]:
+        """Of the main and of the control listener; the second is served only where there is one."""
+        operator, actions, options = self._operator_views(), self._actions(), self._setting.options
+        apart, data = options.control_port is not None, self._data_views()
+        app = build_app(
+            data_routes(data),
+            operator,
+            actions=None if apart else actions,
+            control_key=options.control_key,
+        )
+        control = build_control_app(operator, actions, control_key=options.control_key)
+        return DataFirst(data, app), control
+
+    def _data_views(self) -> DataViews:
+        setting, clock = self._setting, self._setting.clock
+        return DataViews(
             handler=self._made_handler(),
             limits=BodyLimits(setting.config.model, setting.config.serving.max_request_bytes),
             arrival=lambda: (clock.now(), clock.wall()),
             card=self.card,
             created=int(clock.wall()),
         )
-        operator = OperatorViews(
+
+    def _operator_views(self) -> OperatorViews:
+        setting, views = self._setting, self.views
+        return OperatorViews(
             readiness=views.readiness,
             health=views.health,
             state=views.state,
@@ -267,7 +282,10 @@ class Router:
             metrics=setting.metrics.render,
             heard=self.control.heard,
         )
-        actions = OperatorActions(
+
+    def _actions(self) -> OperatorActions:
+        views = self.views
+        return OperatorActions(
             yield_lease=self.control.yield_lease,
             pledge=self.control.pledge,
             drain=self.maintenance.drain,
@@ -275,8 +293,6 @@ class Router:
             lifecycle=lambda: views.lifecycle(self.control.handoff()),
             cluster=views.cluster,
         )
-        app = build_app(data_routes(data), operator, actions=actions, control_key=setting.options.control_key)
-        return DataFirst(data, app)
 
     # --- what the views read ---------------------------------------------------------------------
 

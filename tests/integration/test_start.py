@@ -59,8 +59,8 @@ def test_every_problem_of_a_fleet_file_is_one_line(tmp_path: Path) -> None:
 
 def test_an_option_of_a_later_part_is_unknown(tmp_path: Path) -> None:
     fleet = write_fleet(tmp_path, fleet_document(**OPEN))
-    lines = refused(tmp_path, "--fleet", fleet, "--control-port", "1")
-    assert lines == ["unrecognized arguments: --control-port 1"]
+    lines = refused(tmp_path, "--fleet", fleet, "--lease", "1")
+    assert lines == ["unrecognized arguments: --lease 1"]
 
 
 def test_wrong_options_are_told_together(tmp_path: Path) -> None:

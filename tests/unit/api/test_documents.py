@@ -190,7 +190,7 @@ def test_the_cluster_document_has_exactly_the_named_keys() -> None:
     assert [set(router) for router in cluster["routers"]] == 2 * [
         {
             "router_id", "url", "role", "epoch", "mirror_age_s", "version", "ready_to_take", "drift",
-            "seen_s",
+            "seen_s", "control_url",
         }
     ]  # fmt: skip
     assert set(cluster["store"]) == {"mode", "latency_ms", "failures"}

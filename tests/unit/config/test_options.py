@@ -20,6 +20,8 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "fleet": ("f.json", "f.json"),
     "host": ("::", "::"),
     "port": ("0", 0),
+    "control-host": ("::1", "::1"),
+    "control-port": ("0", 0),
     "control-key-env": ("KEY", "KEY"),
     "log-level": ("debug", "debug"),
     "log-format": ("json", "json"),
@@ -50,6 +52,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "fleet": (" ",),
     "host": (" ",),
     "port": ("65536", "-1", "x", "1.0", "٣"),
+    "control-host": (" ",),
+    "control-port": ("65536", "-1", "x"),
     "control-key-env": ("$KEY", "a b"),
     "log-level": ("loud",),
     "log-format": ("xml",),
@@ -92,7 +96,8 @@ def words(option: Option, text: str) -> tuple[str, ...]:
 def around(option: Option) -> tuple[str, ...]:
     """What else the command line needs for `option` to be accepted."""
     fleet = () if option.name == "fleet" else ("--fleet", "f.json")
-    return (*fleet, *(STORE if option.needs_store else ()))
+    control = ("--control-port", "1") if option.name == "control-host" else ()
+    return (*fleet, *control, *(STORE if option.needs_store else ()))
 
 
 @ALL_OPTIONS
@@ -152,7 +157,7 @@ def test_all_problems_come_in_one_go() -> None:
     ]
 
 
-@pytest.mark.parametrize("flag", ["--control-port", "--lease"])
+@pytest.mark.parametrize("flag", ["--controller", "--lease"])
 def test_options_of_later_parts_and_abbreviations_are_unknown(flag: str) -> None:
     assert problems_of("--fleet", "f", flag) == [f"unrecognized arguments: {flag}"]
 
@@ -327,6 +332,30 @@ def test_given_names_stay(fleet: str) -> None:
     assert (options.router_id, options.advertise_url, options.cluster) == ("a", "http://lb", "c")
 
 
+@pytest.mark.parametrize(
+    ("words", "url"),
+    [
+        ((), "http://127.0.0.1:9000"),
+        (("--control-host", "0.0.0.0"), "http://127.0.0.1:9000"),
+        (("--host", "::"), "http://node:9000"),
+        (("--host", "::", "--control-host", "[::1]"), "http://[::1]:9000"),
+        (("--host", "::", "--advertise-url", "https://a.example:443"), "http://a.example:9000"),
+    ],
+)
+def test_orders_are_taken_at_the_advertised_host_on_the_control_port(
+    fleet: str, words: tuple[str, ...], url: str
+) -> None:
+    start = started(fleet, "--control-port", "0", *words)
+    options = with_address(start.options, "node", port=8000, control_port=9000)
+    assert (options.control_url, options.control_port) == (url, 9000)
+
+
+def test_without_a_control_port_orders_are_taken_where_clients_are(fleet: str) -> None:
+    options = with_address(started(fleet).options, "node", port=8000)
+    assert (options.control_url, options.control_port) == (options.advertise_url, None)
+    assert problems_of("--fleet", "f", "--control-host", "::1") == ["--control-host needs --control-port"]
+
+
 # --- the environment ----------------------------------------------------------------------------------
 
 
@@ -358,6 +387,11 @@ def test_a_kubernetes_service_link_is_ignored_with_one_warning(fleet: str) -> No
     assert start.options.port == 8000
     assert len(start.warnings) == 1
     assert "enableServiceLinks: false" in start.warnings[0]
+    of_control = {name.replace("NARWHAL_", "NARWHAL_CONTROL_"): value for name, value in env.items()}
+    start = started(fleet, **of_control)
+    assert start.options.control_port is None
+    assert len(start.warnings) == 1
+    assert start.warnings[0].startswith("NARWHAL_CONTROL_PORT is a Kubernetes service link")
 
 
 def test_more_requests_than_connections_are_warned_about(tmp_path: Path) -> None:
