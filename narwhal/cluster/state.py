@@ -12,6 +12,7 @@ from narwhal.model.request import Counters
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.takeover import OpeningPlan, grown_older, without_roles
 from narwhal.policy.totals import Totals, greater
+from narwhal.policy.travel import Opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +77,6 @@ class OwnState:
             # The store knows no run at all: the file's counters are of runs that have ended. Beside runs
             # that a silent store knows they would count twice: they are the sum of all runs under one name.
             self._totals.merge({state.document.run: state.document.counters})
-        notes = self._fleet.restore(state.document, self._clock.now(), cautious=plan.cautious)
+        opening = Opening(cautious=plan.cautious, verify=plan.verify, compare=plan.keep_roles)
+        notes = self._fleet.restore(state.document, self._clock.now(), opening=opening)
         return (*plan.notes, *notes)

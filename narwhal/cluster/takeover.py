@@ -93,6 +93,7 @@ class Takeover:
             engines=frozenset(identity.engines),
             max_age_s=saved.max_age_s,
             keep_roles=saved.resume or saved.mirror.followed,
+            followed=saved.mirror.followed,
         )
         return opening_plan([one for one in candidates if one is not None], rules)
 

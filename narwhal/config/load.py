@@ -190,7 +190,7 @@ def _warnings(draft: Draft) -> list[str]:
         row = _table_row(path)
         if row.later in ("", PREDICTIVE) or path not in draft.given or draft.values[path] == row.at_rest:
             continue
-        parts[row.later][_warned_as(row)] = None
+        parts[row.later][row.path] = None
     warnings = []
     if parts:
         named = "; ".join(f"{part} ({', '.join(paths)})" for part, paths in parts.items())
@@ -198,11 +198,6 @@ def _warnings(draft: Draft) -> list[str]:
     if draft.values["serving.admission"] == "predictive":
         warnings.append("serving.admission is predictive, which this version serves as open")
     return warnings
-
-
-def _warned_as(row: Field) -> str:
-    """One name for all engines, and one for a whole contract."""
-    return row.section if row.section == "engine_contract" else row.path
 
 
 def _variables(draft: Draft) -> frozenset[str]:

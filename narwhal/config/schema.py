@@ -35,7 +35,6 @@ OPTIONAL_BLOCKS: Final = ("engines[].shared_device", "engine_contract", "hardwar
 SEATS: Final = "legs per engine"
 PREDICTIVE: Final = "predictive admission"
 WAVES: Final = "whole-wave restarts"
-IDENTITY: Final = "engine identity"
 ROLES: Final = "role control"
 
 
@@ -76,7 +75,6 @@ _ENGINES = (
         "engines[].attestation_url",
         "",
         doc="Full URL of the engine's attestation document, or `${NAME}`; needed with a contract.",
-        later=IDENTITY,
         at_rest="",
     ),
     _text(
@@ -402,7 +400,7 @@ _PROFILES = (
 
 def _contract(name: str, kind: Kind, *, doc: str, default: Any = UNSET, rule: Rule = ANYTHING) -> Field:
     path = f"engine_contract.{name}"
-    return Field(path=path, kind=kind, default=default, doc=doc, rule=rule, later=IDENTITY)
+    return Field(path=path, kind=kind, default=default, doc=doc, rule=rule)
 
 
 _CONTRACT = (

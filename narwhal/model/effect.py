@@ -13,6 +13,7 @@ class ProbeKind(StrEnum):
     INFERENCE = "inference"
     EDGE = "edge"
     READMISSION = "readmission"
+    IDENTITY = "identity"
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,29 @@ class ProcessSeen:
     process_start: float
 
 
+class IdentityOutcome(StrEnum):
+    """LIKE: the sidecar vouches for the live process, and it is what the contract wants. SILENT: neither was
+    shown, since one of both gave no answer or none that can be read. INCONCLUSIVE: our own doing."""
+
+    LIKE = "like"
+    UNLIKE = "unlike"
+    SILENT = "silent"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """What an engine and its sidecar told together (contracted fleets). `process_start`: of the live process,
+    None where it was not told; `detail` says what is unlike, or why nothing was shown. `number`: as in
+    InferenceProbed."""
+
+    iid: str
+    outcome: IdentityOutcome
+    process_start: float | None = None
+    detail: str = ""
+    number: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One readmission check. `outcome`: passed, failed or skipped."""
@@ -165,12 +188,14 @@ class Check:
 class Validated:
     """The readmission checks of one engine, in order; the last one is the one that failed, if any did.
 
-    `conclusive` is False when our own pool or a cancelled task ended them.
+    `conclusive` is False when our own pool or a cancelled task ended them. `process_start`: of the process
+    that was attested in them, None without an attestation.
     """
 
     iid: str
     checks: tuple[Check, ...]
     conclusive: bool = True
+    process_start: float | None = None
 
 
 Evidence = (
@@ -183,5 +208,6 @@ Evidence = (
     | EdgeProbed
     | LivenessSwept
     | ProcessSeen
+    | Identified
     | Validated
 )

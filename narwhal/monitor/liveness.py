@@ -3,6 +3,7 @@
 | who is asked | when | what the answer is |
 | --- | --- | --- |
 | every engine | every `recovery.liveness_every` passes, 0 = never | evidence: the sweep |
+| its process | after a good sweep; a contracted engine's whole identity instead | evidence |
 | every engine | under an epoch: every pass, and first thing in a takeover | none: it taught the epoch |
 
 An answer that only taught an epoch is no evidence, so that a router in a cluster judges as one alone does.
@@ -34,8 +35,13 @@ _HEALTH, _PROCESS = "health", "process"
 class HealthChecks:
     """Asks engines, one question of a kind an engine at a time. Main loop only; waits in `aclose` alone."""
 
-    def __init__(self, legs: ProbeLegs, *, sink: EvidenceSink, streaming: Streaming) -> None:
+    def __init__(
+        self, legs: ProbeLegs, *, sink: EvidenceSink, streaming: Streaming, contracted: bool = False
+    ) -> None:
+        """`contracted`: a good sweep is followed by a look at the whole identity, which policy asks for
+        (`narwhal.policy.identification`); the process is not asked for here."""
         self._legs = legs
+        self._contracted = contracted
         self._sink = sink
         self._streaming = streaming
         self._beside: Beside[tuple[str, str]] = Beside()
@@ -84,7 +90,7 @@ class HealthChecks:
             return
         self._swept.discard(iid)
         streaming = outcome is ProbeOutcome.BAD and self._streaming(iid)
-        if outcome is ProbeOutcome.GOOD:
+        if outcome is ProbeOutcome.GOOD and not self._contracted:
             self._beside.begin((_PROCESS, iid), partial(self._identify, iid))
         self._sink.report(LivenessSwept(iid, outcome, detail, streaming))
 

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import orjson
 
@@ -28,6 +29,7 @@ ANSWER_TOKENS = 4
 _LOWEST_ID, _IDS = 20, 200
 """Token IDs are 20 to 219: every vocabulary has them."""
 
+Reply = TypeVar("Reply")
 StoodStill = Callable[[float], float]
 """Seconds that our own loop did not run, of the last so many."""
 
@@ -73,7 +75,7 @@ class ProbeLegs:
 
     async def ask(self, iid: str, path: str) -> bytes:
         """Body of a 200, within the time of a health check."""
-        reply = await self._told(iid, self._control.get(iid, path, timeout_s=self._probed.health_s))
+        reply = await self.told(iid, self._control.get(iid, path, timeout_s=self._probed.health_s))
         if reply.status != 200:
             raise EngineRefused(f"{path} answered {reply.status}", iid=iid, status=reply.status)
         return reply.body
@@ -116,11 +118,12 @@ class ProbeLegs:
 
     async def _post(self, iid: str, body: bytes) -> EngineReply:
         leg_s = self._probed.leg_s
-        return await self._told(
+        return await self.told(
             iid, self._control.post(iid, Api.COMPLETIONS.value, body=body, timeout_s=leg_s)
         )
 
-    async def _told(self, iid: str, call: Awaitable[EngineReply]) -> EngineReply:
+    async def told(self, iid: str, call: Awaitable[Reply]) -> Reply:
+        """What a call about that engine gave; its error excused where our own loop stood still."""
         try:
             return await call
         except EngineError as error:

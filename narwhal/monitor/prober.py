@@ -7,6 +7,7 @@
 | inference of a producer | the same from it to a consumer | both well | its leg, the pull | ours |
 | edge | the same from producer to consumer | both well | the pull | ours, the producer's leg |
 | readmission | the checks of failures.md section 7 | all passed | one failed | ours, the peers' legs |
+| identity | sidecar, `/version`, `/metrics` | like the contract | unlike; silent | ours |
 
 The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure,
 which an edge probe tells as a bad inference probe of it. A consumer that is busy (408, 429) tells nothing.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 from narwhal.model.effect import ProbeKind, ProbeWanted
@@ -31,6 +33,7 @@ from narwhal.model.evidence import (
     Validated,
 )
 from narwhal.monitor.beside import Beside
+from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.probe_legs import ProbeLegs, judged, we_are_cancelled
 from narwhal.monitor.validation import Validation
 from narwhal.policy.faults import BACK_PRESSURE
@@ -45,11 +48,19 @@ class Prober:
     """Implements monitor.judge.Prober. Main loop only; nothing here waits but `aclose`."""
 
     def __init__(
-        self, legs: ProbeLegs, validation: Validation, *, sink: EvidenceSink, streaming: Streaming
+        self,
+        legs: ProbeLegs,
+        validation: Validation,
+        *,
+        sink: EvidenceSink,
+        streaming: Streaming,
+        looks: IdentityLooks | None = None,
     ) -> None:
+        """`looks`: those of a contracted fleet; nothing asks for an identity in any other."""
         self._legs = legs
         self._streaming = streaming
         self._validation = validation
+        self._identities = looks
         self._sink = sink
         self._beside: Beside[Key] = Beside()
         self._turns: dict[str, asyncio.Lock] = {}
@@ -60,6 +71,8 @@ class Prober:
             ProbeKind.EDGE: self._edge,
             ProbeKind.READMISSION: self._readmission,
         }
+        if looks is not None:
+            self._looks[ProbeKind.IDENTITY] = looks.look
 
     def wanted(self, probe: ProbeWanted) -> None:
         """Begins the probe soon, unless one of its kind is under way on that engine."""
@@ -128,7 +141,9 @@ class Prober:
 
     async def _readmission(self, probe: ProbeWanted) -> Evidence:
         try:
-            return await self._validation.run(probe.iid)
+            told = await self._validation.run(probe.iid)
+            start = self._identities.starts.get(probe.iid) if self._identities is not None else None
+            return replace(told, process_start=start)
         except asyncio.CancelledError:
             if we_are_cancelled():
                 raise

@@ -7,17 +7,16 @@ an engine contract skips `attestation` and `process`; a readmission after planne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import orjson
 
 from narwhal.errors import EngineError, IdentityError
 from narwhal.model.evidence import Check, Validated
+from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.probe_legs import ProbeLegs, is_ours
-from narwhal.policy.identity import unlike
 from narwhal.policy.readmission import (
     ATTESTATION,
     FAILED,
@@ -31,7 +30,6 @@ from narwhal.policy.readmission import (
     SKIPPED,
     TransferPeers,
 )
-from narwhal.ports import Identities
 
 MODELS_PATH = "/v1/models"
 
@@ -103,17 +101,15 @@ NO_MAINTENANCE = skipped(PROCESS, "no planned maintenance: the running process i
 NO_ATTESTATION = skipped(ATTESTATION, "the fleet has no engine contract")
 
 
-def attested(identities: Identities, *, contract: Mapping[str, Any], timeout_s: float) -> Step:
-    """What a contracted fleet owes. `timeout_s` bounds each question."""
+def attested(looks: IdentityLooks) -> Step:
+    """What a contracted fleet owes."""
 
     async def attest(iid: str) -> Result:
         try:
-            told = await identities.attestation(iid, timeout_s=timeout_s)
-            live = await identities.identity(iid, timeout_s=timeout_s)
+            seen = await looks.see(iid)
         except IdentityError as error:
             return FAILED, str(error)
-        found = unlike(contract, told, live=live)
-        return (FAILED, "; ".join(found)) if found else (PASSED, "")
+        return (FAILED, "; ".join(seen.unlike)) if seen.unlike else (PASSED, "")
 
     return Step(ATTESTATION, attest)
 

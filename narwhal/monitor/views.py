@@ -160,6 +160,7 @@ class RouterViews:
             monitoring=readings.monitoring.reason,
             serves_prefill=readings.fleet.can_serve(Leg.PREFILL, now),
             serves_decode=readings.fleet.can_serve(Leg.DECODE, now),
+            awaiting_identity=readings.fleet.identification.awaiting,
         )
 
 

@@ -24,6 +24,7 @@ from narwhal.model.evidence import (
     CountFailed,
     EdgeProbed,
     Evidence,
+    Identified,
     InferenceProbed,
     LegAnswered,
     LegFailed,
@@ -72,6 +73,7 @@ class Blame:
             InferenceProbed: self._inference_probed,
             EdgeProbed: self._pairs.edge_probed,
             ProcessSeen: self._process_seen,
+            Identified: self._process_seen,
             Validated: self._validated,
         }
 
@@ -209,7 +211,9 @@ class Blame:
             evidence = replace(evidence, detail=why_refused(evidence.status))
         return self._judgement.step(evidence, now)
 
-    def _process_seen(self, evidence: ProcessSeen, now: float) -> Effects:
+    def _process_seen(self, evidence: ProcessSeen | Identified, now: float) -> Effects:
+        if evidence.process_start is None:
+            return NOTHING
         new = self._processes.started(evidence.iid, evidence.process_start)
         return (
             *self._judgement.step(evidence, now),

@@ -11,15 +11,14 @@ is resident stands in `accounts`.
 | step, tick | what evidence and time bring: effects, and the candidates anew if membership changed |
 | restore | roles of unpinned engines from a handoff document; resident work is this router's own |
 | restore, cautious | and every engine owes a good health check |
+| restore, verify | and every engine of a contracted fleet owes its identity |
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import replace
 from operator import attrgetter
-from typing import Any
 
 from narwhal.model.effect import Effect
 from narwhal.model.engine import EngineProfile, Leg, Role
@@ -32,9 +31,9 @@ from narwhal.model.settings import FleetConfig
 from narwhal.model.standing import StandingView
 from narwhal.policy.accounts import Accounts
 from narwhal.policy.blame import Blame
-from narwhal.policy.carried import Carried
 from narwhal.policy.cost import EngineLoad
 from narwhal.policy.demand import Risk
+from narwhal.policy.identification import Identification, IdentityRules, ProcessStarts
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.kv_ledger import lease_s
 from narwhal.policy.offer import Offer, make_offer
@@ -43,6 +42,7 @@ from narwhal.policy.placement import least_prefill_work
 from narwhal.policy.preference import without
 from narwhal.policy.roles import EngineSight
 from narwhal.policy.split import Split
+from narwhal.policy.travel import TAKEOVER, Machines, Opening, Travel
 from narwhal.policy.upkeep import Upkeep
 
 FIRST_TOKEN_MISSED = "stream:first_token"
@@ -78,19 +78,31 @@ class Fleet:
         self._blame = Blame(
             self._judgement, settings.recovery, interval_s=settings.controller.monitor_interval_s
         )
+        starts = ProcessStarts(self._specs)
         self.upkeep = Upkeep(
             self._specs,
             standings=self.standings,
             blame=self._blame,
+            starts=starts,
             policy=settings.recovery.engine_restart_policy,
         )
+        self.identification = Identification(self.standings, starts, rules=IdentityRules.by(settings))
         self.succeeded = self._blame.succeeded
         """`step` of a good leg, without the way there: it comes with every leg of every request."""
         self._preference = self._blame.preference
         self.pacing = Pacing(
             settings, profiles, standings=self.standings, loads=self._loads, profiled=self.profiled
         )
-        self._carried = Carried()
+        machines = Machines(
+            self.split,
+            self.upkeep,
+            self._judgement,
+            self._blame,
+            self.identification,
+            self.pacing,
+            self.accounts,
+        )
+        self._travel = Travel(machines)
         self._offer = Offer(frozenset(), dict.fromkeys(Leg, ()))
         self._offer_version = -1
         self._offer_until = -math.inf
@@ -198,17 +210,18 @@ class Fleet:
         """Takes one piece of evidence; what is to be told and looked at because of it."""
         if type(evidence) is LegFailed and evidence.way == FIRST_TOKEN_MISSED:
             self.split.risk.note(Risk.FIRST_TOKEN_TIMEOUT, now)
-        return self._blame.step(evidence, now)
+        judged = self._blame.step(evidence, now)
+        return (*judged, *self.identification.step(evidence, now))
 
     def tick(self, now: float) -> tuple[Effect, ...]:
         """What time alone brings, once a pass: quarantines and KV leases that ended, probes that are due."""
         self.accounts.expire(now)
-        return self._blame.tick(now)
+        return (*self._blame.tick(now), *self.identification.tick(now))
 
     def control(self, now: float) -> tuple[Effect, ...]:
         """Role control, once a pass: at most one engine changes its role."""
         standings = self.standings
-        unverified = {iid for iid in standings.unverified() if not standings.is_ejected(iid)}
+        unverified = standings.barred.union(standings.unverified()).difference(standings.ejected())
         sights = [
             EngineSight(
                 iid,
@@ -227,39 +240,20 @@ class Fleet:
 
     # --- what travels ----------------------------------------------------------------------------
 
-    def restore(self, document: HandoffDocument, now: float, *, cautious: bool = False) -> tuple[str, ...]:
+    def restore(
+        self, document: HandoffDocument, now: float, *, opening: Opening = TAKEOVER
+    ) -> tuple[str, ...]:
         """Takes roles of unpinned engines, holds, ejections and streaks from a handoff document, and carries
         what nobody owns yet; resident work stays as it is.
 
-        `cautious`: what the document says of engines may no longer be so, each owes a good health check.
         With another engine set the configured split stays (cluster.md section 7). Returns sentences for
         the log, empty when everything was taken.
         """
-        self._carried.take(document)
-        self.split.risk.restore(document.demand_risk, now)
-        notes = self.split.restore(document.engines, document.roles)
-        self._permit_roles()
-        self.upkeep.restore(document.lifecycle)
-        self._judgement.restore(document, now)
-        self._blame.restore(document.edges, now)
-        self.pacing.begin_anew(now)
-        self.accounts.restore_kv(document.kv_ledger, now)
-        if cautious:
-            self.standings.require_checks()
-        return notes
+        return self._travel.restore(document, now, opening=opening, roles_taken=self._permit_roles)
 
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""
-        lifecycle: dict[str, Any] = {"wave": None, "backend_outage": False}
-        state = self._carried.state(roles=self.roles(), lifecycle=lifecycle)
-        state = replace(
-            state,
-            lifecycle={**state.lifecycle, **self.upkeep.export()},
-            demand_risk=self.split.risk.export(now),
-            edges=self._blame.export(now),
-            kv_ledger=self.accounts.export_kv(now),
-        )
-        return self._judgement.state(state, now)
+        return self._travel.export(now)
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation where accounts or what is known of blame contradict themselves."""

@@ -7,7 +7,8 @@
 | no | closed | inference, quarantine or unverified | probe-only |
 | no | closed | none | eligible |
 
-Unverified: after a cautious takeover an engine owes a good health check before it is used.
+Unverified: after a cautious takeover an engine owes a good health check before it is used, and in a
+contracted fleet nobody is used before every identity is settled (`narwhal.policy.identification`).
 
 Guard (failures.md section 3): a drift verdict, a quarantine and an inference hold never take the last
 engine that can serve a leg; a confirmed failure may.

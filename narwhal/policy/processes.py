@@ -14,6 +14,7 @@ late costs a few probes, no more. Two signs of one restart are two restarts; the
 from __future__ import annotations
 
 from narwhal.errors import InvariantViolation
+from narwhal.model.identity import SAME_START_S
 
 MOST_IDS = 64
 """IDs remembered of one engine."""
@@ -45,7 +46,7 @@ class Processes:
         """The process start was read. True: that is another process than before."""
         before = self._starts.get(iid)
         self._starts[iid] = process_start
-        if before is None or before == process_start:
+        if before is None or abs(before - process_start) <= SAME_START_S:
             return False
         self._ids.pop(iid, None)
         return True

@@ -23,6 +23,7 @@ from narwhal.policy.membership import Standing, standing, takes_last
 Effects = tuple[Effect, ...]
 NOTHING: Effects = ()
 CARRIED = "carried over from the owner before"
+_NOBODY: frozenset[str] = frozenset()
 
 
 class Standings:
@@ -37,7 +38,7 @@ class Standings:
         self.engines = tuple(sorted(engines))
         self.able: Mapping[Leg, Set[str]] = {}
         self.version = 0
-        self.drained: frozenset[str] = frozenset()
+        self.drained, self.barred = _NOBODY, _NOBODY
         self._holds = Holds()
         self.ejections = Ejections(every_s=every_s, together=together)
         self.checks = Checks(every_s=every_s, is_out=self.is_out)
@@ -54,7 +55,7 @@ class Standings:
         return standing(
             ejected=iid in self.ejections,
             hold=self._holds.on(iid, now),
-            unverified=iid in self._unverified,
+            unverified=iid in self._unverified or iid in self.barred,
             drained=iid in self.drained,
         )
 
@@ -92,7 +93,7 @@ class Standings:
 
     def verifying(self) -> tuple[str, ...]:
         """Who owes any check, sorted."""
-        return tuple(sorted(self.checks.engines() | self._unverified))
+        return tuple(sorted(self.checks.engines() | self._unverified | self.barred))
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -241,7 +242,7 @@ class Standings:
         self._holds.clear()
         out = ours.intersection(document.ejected)
         self.ejections.restore(out, document.ejections, now=now, reason=CARRIED)
-        unverified, self._unverified = self._unverified, set()
+        unverified, self._unverified, self.barred = self._unverified, set(), _NOBODY
         self.version += 1
         for iid in sorted(ours.intersection(document.inference_sources) - set(document.ejected)):
             self.hold(iid, CARRIED, now=now)

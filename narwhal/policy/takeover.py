@@ -41,12 +41,14 @@ class SavedState:
 class OpeningPlan:
     """`state` is None where nothing is saved: the configured split. `keep_roles`: false at a start
     without `--resume` that followed no owner. `cautious`: the state is older than allowed, or of unknown
-    age. `notes` are sentences for the log."""
+    age. `verify`: this process followed no owner, so it has yet to see what the engines are. `notes` are
+    sentences for the log."""
 
     state: SavedState | None
     keep_roles: bool
     cautious: bool
     notes: tuple[str, ...] = ()
+    verify: bool = True
 
     @property
     def upto(self) -> LogPosition:
@@ -56,11 +58,12 @@ class OpeningPlan:
 @dataclass(frozen=True, slots=True)
 class PlanRules:
     """`engines`: the configured set. `max_age_s`: `--standby-max-handoff-age`; None: nobody else can have
-    changed anything meanwhile, so no age is too great."""
+    changed anything meanwhile, so no age is too great. `followed`: the owner that left it, until it ended."""
 
     engines: frozenset[str]
     max_age_s: float | None = 30.0
     keep_roles: bool = True
+    followed: bool = False
 
 
 def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningPlan:
@@ -81,7 +84,7 @@ def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningP
     if cautious:
         age = "of unknown age" if best.age_s is None else f"{best.age_s:.0f} s old"
         notes.append(f"the {best.source}'s state is {age}: every engine owes a good health check")
-    return OpeningPlan(best, rules.keep_roles, cautious, tuple(notes))
+    return OpeningPlan(best, rules.keep_roles, cautious, tuple(notes), verify=not rules.followed)
 
 
 def from_store(stored: StoredHandoff) -> SavedState:

@@ -20,6 +20,7 @@ from narwhal.model.evidence import Check, Validated
 from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WorkLeft
 from narwhal.policy.blame import Blame
 from narwhal.policy.drain import Drains, row_of
+from narwhal.policy.identification import ProcessStarts
 from narwhal.policy.membership import takes_last
 from narwhal.policy.readmission import FAILED
 from narwhal.policy.standings import Effects, Standings
@@ -31,14 +32,22 @@ NO_WAVE = "a wave of the whole fleet is not in this version: drain and readmit t
 class Upkeep:
     """Keeps the records and what the standings know of them together."""
 
-    def __init__(self, engines: Iterable[str], *, standings: Standings, blame: Blame, policy: str) -> None:
-        """`policy`: `recovery.engine_restart_policy`."""
+    def __init__(
+        self,
+        engines: Iterable[str],
+        *,
+        standings: Standings,
+        blame: Blame,
+        starts: ProcessStarts,
+        policy: str,
+    ) -> None:
+        """`starts`: where a readmission keeps the process that it accepted. `policy`:
+        `recovery.engine_restart_policy`."""
         self.drains = Drains(engines)
         self._standings = standings
         self._blame = blame
         self._policy = policy
-        self._process_starts: dict[str, float] = {}
-        """Engine ID to the process that its last readmission accepted, Unix seconds."""
+        self._starts = starts
 
     # --- what is refused -------------------------------------------------------------------------
 
@@ -118,7 +127,7 @@ class Upkeep:
         self.drains.passed(iid, checks, process_start=process_start)
         self._standings.set_drained(self.drains.out())
         if process_start is not None:
-            self._process_starts[iid] = process_start
+            self._starts.accept(iid, process_start)
         return self._blame.reinstate(iid, now)
 
     # --- what travels ----------------------------------------------------------------------------
@@ -129,22 +138,11 @@ class Upkeep:
 
     def export(self) -> dict[str, Any]:
         """Its fields of the handoff's `lifecycle`."""
-        return {
-            "records": self.drains.export(),
-            "process_starts": dict(sorted(self._process_starts.items())),
-            "engine_restart_policy": self._policy,
-        }
+        return {"records": self.drains.export(), "engine_restart_policy": self._policy}
 
     def restore(self, lifecycle: Mapping[str, Any]) -> None:
         """Takes them from a handoff. Before the standings are restored: holds of drained engines are none."""
         self.drains.restore(lifecycle.get("records"))
-        starts = lifecycle.get("process_starts")
-        told = starts.items() if isinstance(starts, Mapping) else ()
-        self._process_starts = {
-            iid: float(start)
-            for iid, start in told
-            if iid in self._standings.engines and isinstance(start, int | float)
-        }
         self._standings.set_drained(self.drains.out())
 
 

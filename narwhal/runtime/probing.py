@@ -11,6 +11,7 @@ from narwhal.engine.attestation import EngineIdentities, sidecar_control
 from narwhal.engine.control import LeanControl
 from narwhal.engine.dialect import make_dialect
 from narwhal.model.settings import FleetConfig
+from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.maintenance import Looking, Maintenance, Ownership
@@ -20,7 +21,6 @@ from narwhal.monitor.readmission import ReadmissionStage
 from narwhal.monitor.validation import (
     NO_ATTESTATION,
     NO_MAINTENANCE,
-    Step,
     Validation,
     attested,
     readmission_steps,
@@ -58,14 +58,15 @@ class Probing:
             probed=Probed.by(config.engine, model=config.model),
             stood_still_s=parts.stood_still_s,
         )
-        attestation = _attestation_step(config, self._identities)
+        looks = _identity_looks(config, self._identities, legs=legs)
+        attestation = NO_ATTESTATION if looks is None else attested(looks)
         self._legs = legs
         self._steps = partial(
             readmission_steps, legs, model=config.model, peers=self._peers, attestation=attestation
         )
         judge, automatic = parts.judge, Validation(self._steps(process=NO_MAINTENANCE))
-        self._prober = Prober(legs, automatic, sink=judge, streaming=self._streaming)
-        self._checks = HealthChecks(legs, sink=judge, streaming=self._streaming)
+        self._prober = Prober(legs, automatic, sink=judge, streaming=self._streaming, looks=looks)
+        self._checks = HealthChecks(legs, sink=judge, streaming=self._streaming, contracted=looks is not None)
         judge.prober = self._prober
         self._liveness: LivenessStage | None = None
 
@@ -122,7 +123,10 @@ class Probing:
         return transfer_peers(iid, fleet.roles(), pinned=set(fleet.pinned()), live=live)
 
 
-def _attestation_step(config: FleetConfig, identities: EngineIdentities) -> Step:
+def _identity_looks(
+    config: FleetConfig, identities: EngineIdentities, *, legs: ProbeLegs
+) -> IdentityLooks | None:
+    """None where nothing is to be compared with."""
     if config.contract is None:
-        return NO_ATTESTATION
-    return attested(identities, contract=config.contract, timeout_s=config.engine.health_timeout_s)
+        return None
+    return IdentityLooks(identities, legs, contract=config.contract, timeout_s=config.engine.health_timeout_s)

@@ -65,6 +65,7 @@ from tests.support.ports import free_port
 from tests.support.processes import LIVENESS_S, eventually
 from tests.support.redis import RedisServer, running
 from tests.support.router import Router, fleet_document, router_process
+from tests.support.sidecars import attestation_file, sidecar
 
 DOCUMENTS = {
     "state": "/narwhal/state",
@@ -381,10 +382,19 @@ def contracted(seen: Seen, folder: Path) -> None:
             recovery={"engine_restart_policy": "whole_wave"},
             engine_contract=dict(COMPLETE_CONTRACT),
         )
+        port = free_port()
         for row in fleet["engines"]:
             row["attestation_url"] = f"{row['url']}/attestation"
-        with router_process(folder / "contracted", fleet) as router:
+        fleet["engines"][0]["attestation_url"] = f"http://127.0.0.1:{port}/v1/attestation"
+        with router_process(folder / "contracted", fleet, ready=False) as router:
             look(seen, router)
+            paper = attestation_file(folder / "papers")
+            with sidecar(engines.engines[0], paper, "--port", str(port)):
+                eventually(
+                    lambda: len(router.get("/narwhal/lifecycle")["process_starts"]) == 1,
+                    what="one engine shows what it is",
+                )
+                look(seen, router)
 
 
 def failing_stages(seen: Seen) -> None:

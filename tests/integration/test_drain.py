@@ -38,7 +38,7 @@ from tests.support.router import Router, fleet_document, router_process
 from tests.support.scripted import until
 from tests.support.serving import specs
 from tests.support.settings import engine_settings, fleet_config
-from tests.support.sidecars import CONTRACT, attestation_file, sidecar
+from tests.support.sidecars import contracted_fleet
 from tests.support.ticking import TickingClock
 
 BUDGET_S = 2.0
@@ -346,11 +346,8 @@ def test_an_operator_drains_restarts_and_readmits_an_engine_and_a_drain_outlives
 def test_a_contracted_engine_is_drained_and_readmitted_by_its_attestation(tmp_path: Path):
     with engine_process(3) as engines:
         last = engines.engines[2]
-        document = fleet_document(engines.engines, engine_contract=dict(CONTRACT))
-        for row in document["engines"]:
-            row["attestation_url"] = f"{row['url']}/nothing-attests-here"
-        with sidecar(last, attestation_file(tmp_path / "attested"), "--rebind") as attested:
-            document["engines"][2]["attestation_url"] = attested.url
+        with contracted_fleet(engines.engines, tmp_path / "attested", "--rebind") as (document, sidecars):
+            attested = sidecars[2]
             with router_process(tmp_path / "router", document) as router:
                 eventually(router.ready, what="the router is ready")
                 status, body = post(router, "drain", {"engines": [last.name]})

@@ -17,6 +17,7 @@ from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.prober import Prober
 from narwhal.policy.fleet import Fleet
+from narwhal.policy.travel import Opening
 from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
 from narwhal.telemetry.metrics import RouterMetrics
@@ -153,7 +154,7 @@ async def sweep(*, stamp: str | None, count: int = 3) -> AsyncIterator[Sweep]:
 
 def owe_checks(fleet: Fleet) -> None:
     roles = {iid: role.value for iid, role in fleet.roles().items()}
-    fleet.restore(handoff_document(**roles), 0.0, cautious=True)
+    fleet.restore(handoff_document(**roles), 0.0, opening=Opening(cautious=True))
 
 
 async def test_each_pass_teaches_every_engine_the_epoch_also_a_restarted_one():

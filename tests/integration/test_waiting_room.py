@@ -15,6 +15,7 @@ from narwhal.cluster.local import LocalGate
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, LegFailed
 from narwhal.model.settings import RecoverySettings, ServingSettings
+from narwhal.policy.travel import Opening
 from narwhal.serving.waiting_room import LOOK_S
 from narwhal.sim.rack import Stand
 from tests.integration.test_request_path import COMPLETIONS, PROMPT, error_of, fleet, order, until_settled
@@ -154,7 +155,9 @@ async def test_loss_of_control_empties_it():
 async def test_loss_of_the_last_eligible_engine_empties_it():
     async with full() as site:
         waiting = await site.line_up("first", "second")
-        site.rig.fleet.restore(handoff_document(e0="prefill", e1="decode"), 0.0, cautious=True)
+        site.rig.fleet.restore(
+            handoff_document(e0="prefill", e1="decode"), 0.0, opening=Opening(cautious=True)
+        )
         for one in waiting:
             answer = await one
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

@@ -125,8 +125,10 @@ def router_process(
     *options: str,
     module: str = "narwhal.cli.serve",
     env: Mapping[str, str] | None = None,
+    ready: bool = True,
 ) -> Iterator[Router]:
-    """`narwhal-serve` on a free port, ready (or, as a standby, answering) when it is handed out."""
+    """`narwhal-serve` on a free port, ready when it is handed out (a standby, or one without `ready`: it
+    answers)."""
     folder.mkdir(parents=True, exist_ok=True)
     path, port = folder / "fleet.json", free_port()
     path.write_text(json.dumps(fleet), encoding="utf-8")
@@ -134,16 +136,20 @@ def router_process(
     process = Process([*command, "--state-path", str(folder / "state.json"), *options], env=env)
     router = Router(process, f"http://127.0.0.1:{port}", folder)
     try:
-        wait_until_ready(router, or_standby="--standby" in options)
+        wait_until_ready(router, or_standby="--standby" in options, or_not=not ready)
         yield router
     finally:
         process.stop()
 
 
-def wait_until_ready(router: Router, *, or_standby: bool = False) -> None:
+def wait_until_ready(router: Router, *, or_standby: bool = False, or_not: bool = False) -> None:
+    """`or_not`: an answer will do."""
+
     def answers() -> bool:
         assert router.process.alive, router.process.output
         try:
+            if or_not:
+                return bool(router.get("/ready"))
             return router.ready() or (or_standby and router.get("/ready")["role"] == "standby")
         except OSError:
             return False

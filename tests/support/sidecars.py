@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from tests.support.engines import RemoteEngine
 from tests.support.fleets import COMPLETE_CONTRACT
 from tests.support.processes import Process, python
+from tests.support.router import fleet_document
 
 CONTRACT: dict[str, Any] = {
     **COMPLETE_CONTRACT,
@@ -52,12 +53,34 @@ def attest_command(engine: RemoteEngine, document: Path, *options: str) -> list[
 
 
 @contextmanager
+def contracted_fleet(
+    engines: Sequence[RemoteEngine], folder: Path, *options: str, **sections: Mapping[str, Any]
+) -> Iterator[tuple[dict[str, Any], list[Sidecar]]]:
+    """A fleet file with a complete contract, and a sidecar beside each of its engines."""
+    document = fleet_document(engines, engine_contract=dict(CONTRACT), **sections)
+    paper = attestation_file(folder)
+    with ExitStack() as stack:
+        processes = [Process(attest_command(engine, paper, *options)) for engine in engines]
+        for process in processes:
+            stack.callback(process.stop)
+        sidecars = [Sidecar(process, _url_of(process)) for process in processes]
+        for row, attested in zip(document["engines"], sidecars, strict=True):
+            row["attestation_url"] = attested.url
+        yield document, sidecars
+
+
+@contextmanager
 def sidecar(engine: RemoteEngine, document: Path, *options: str) -> Iterator[Sidecar]:
     """`narwhal-attest` on a free port, bound to the live engine."""
     process = Process(attest_command(engine, document, *options))
     try:
-        process.wait_for(lambda lines: any(_ATTESTS.search(line) for line in lines))
-        (url,) = [match[1] for line in process.lines if (match := _ATTESTS.search(line))]
-        yield Sidecar(process, url)
+        yield Sidecar(process, _url_of(process))
     finally:
         process.stop()
+
+
+def _url_of(process: Process) -> str:
+    """Where it attests, once it has said so."""
+    process.wait_for(lambda lines: any(_ATTESTS.search(line) for line in lines))
+    (url,) = [match[1] for line in process.lines if (match := _ATTESTS.search(line))]
+    return url

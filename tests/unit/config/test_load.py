@@ -248,12 +248,9 @@ def test_values_that_ask_nothing_of_a_later_part_are_not_named(tmp_path: Path) -
     assert warnings_of(tmp_path, serving=serving) == []
 
 
-def test_engines_and_contracts_are_named_once(tmp_path: Path) -> None:
+def test_a_contracted_fleet_has_nothing_to_warn_of(tmp_path: Path) -> None:
     path = write_fleet(tmp_path, contracted(serving__admission="open"))
-    warning = "accepted, but this version does not act on it yet: engine identity "
-    assert read_fleet(path, {}).warnings == (
-        f"{path}: {warning}(engine_contract, engines[].attestation_url)",
-    )
+    assert read_fleet(path, {}).warnings == ()
 
 
 def test_predictive_admission_is_told_even_as_the_default(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from narwhal.cluster.local import LocalGate
 from narwhal.engine.attestation import EngineIdentities
 from narwhal.engine.memory_control import Answering, ControlAsk, MemoryControl
 from narwhal.errors import EngineError, EngineRefused, EngineTimeout, PoolExhausted, StaleEpoch
@@ -16,8 +17,10 @@ from narwhal.model.attestation import Attestation
 from narwhal.model.engine import EngineSpec
 from narwhal.model.evidence import Check, Validated
 from narwhal.model.identity import EngineIdentity
+from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.validation import Result, Step, Validation, attested, skipped
 from narwhal.ports import EngineReply
+from tests.support.looking import legs_of
 
 LIVE = EngineIdentity("0.32.0", 1795979050.83)
 CONTRACT = {"vllm_version": "0.32.0", "kv_heads": 8}
@@ -108,7 +111,8 @@ def attestation(beside: Answering, live: Answering, **contract: Any) -> Check:
         spec = EngineSpec("e0", "http://e0", attestation_url="http://e0:8010/v1/attestation")
         control = MemoryControl({"e0": live}, connections=1)
         identities = EngineIdentities([spec], control, sidecars=MemoryControl({"e0": beside}, connections=1))
-        step = attested(identities, contract={**CONTRACT, **contract}, timeout_s=5.0)
+        legs = legs_of(control, LocalGate(), budget_s=5.0)
+        step = attested(IdentityLooks(identities, legs, contract={**CONTRACT, **contract}, timeout_s=5.0))
         return await Validation((step,)).run("e0")
 
     told = asyncio.run(main())

@@ -13,6 +13,7 @@ from narwhal.model.engine import EngineProfile, EngineSpec, Leg, Role
 from narwhal.model.evidence import HealthProbed, ProbeOutcome
 from narwhal.model.placement import Demand, Reservation, Resident
 from narwhal.policy.fleet import Fleet
+from narwhal.policy.travel import Opening
 from tests.support.settings import fleet_config, handoff_document
 
 NOW = 100.0
@@ -298,7 +299,7 @@ def test_residents_never_go_negative_and_every_reservation_closes(steps, profile
 def cautious() -> Fleet:
     fleet = split()
     roles = {"p0": "prefill", "p1": "prefill", "d0": "decode", "d1": "decode", "d2": "decode"}
-    fleet.restore(handoff_document(**roles), NOW, cautious=True)
+    fleet.restore(handoff_document(**roles), NOW, opening=Opening(cautious=True))
     return fleet
 
 
@@ -329,7 +330,7 @@ def test_a_good_check_brings_an_engine_back_and_it_serves_both_legs_while_it_is_
 
 def test_a_pinned_engine_does_not_stand_in_and_roles_are_kept_by_caution() -> None:
     fleet = fleet_of(spec("p0", pin=True), spec("d0", Role.DECODE))
-    fleet.restore(handoff_document(p0="prefill", d0="decode"), NOW, cautious=True)
+    fleet.restore(handoff_document(p0="prefill", d0="decode"), NOW, opening=Opening(cautious=True))
     fleet.step(HealthProbed("p0", ProbeOutcome.GOOD), NOW)
     assert fleet.can_serve(Leg.PREFILL, NOW)
     assert not fleet.can_serve(Leg.DECODE, NOW)

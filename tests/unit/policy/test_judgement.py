@@ -23,6 +23,7 @@ from narwhal.model.evidence import (
 )
 from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
+from narwhal.policy.travel import Opening
 from tests.support.settings import (
     controller_settings,
     fleet_config,
@@ -498,7 +499,7 @@ def handed_over(fleet: Fleet, *, cautious: bool = False) -> Fleet:
     )
     successor = fleet_of(readmit_every=10)
     failed(successor, "p1", C.CONNECTION, times=3)  # what it knew itself is replaced
-    assert successor.restore(document, LATER, cautious=cautious) == ()
+    assert successor.restore(document, LATER, opening=Opening(cautious=cautious)) == ()
     return successor
 
 

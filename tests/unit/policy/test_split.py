@@ -10,6 +10,7 @@ from narwhal.model.engine import EngineSpec, Leg, Role
 from narwhal.model.evidence import FailureClass, LegFailed
 from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
+from narwhal.policy.travel import Opening
 from tests.support.settings import controller_settings, fleet_config, handoff_document
 
 NOW = 100.0
@@ -91,7 +92,11 @@ def test_advisory_tells_a_proposal_once_and_moves_nothing() -> None:
 
 def test_after_a_cautious_takeover_roles_wait_for_the_engines_answers() -> None:
     one = fleet()
-    one.restore(handoff_document(p0="prefill", d0="decode", d1="decode", d2="decode"), NOW, cautious=True)
+    one.restore(
+        handoff_document(p0="prefill", d0="decode", d1="decode", d2="decode"),
+        NOW,
+        opening=Opening(cautious=True),
+    )
     for iid in ("d0", "d1", "d2"):
         one.standings.verified(iid)
     assert one.control(NOW) == ()

@@ -29,6 +29,7 @@ from narwhal.model.evidence import (
 from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.membership import takes_last
+from narwhal.policy.travel import Opening
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
 
@@ -180,7 +181,7 @@ class Standing(RuleBasedStateMachine):
         before = self.fleet.standing(self.now)
         self.now += away_s
         self.fleet = new_fleet()
-        self.fleet.restore(document, self.now, cautious=cautious)
+        self.fleet.restore(document, self.now, opening=Opening(cautious=cautious))
         after = self.fleet.standing(self.now)
         assert (after.ejected, after.failures) == (before.ejected, before.failures)
         held = {iid for iid, hold in before.holds.items() if hold.kind == "inference"}

@@ -25,6 +25,7 @@ from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WorkLeft
 from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import ORDER
+from narwhal.policy.travel import Opening
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
 
@@ -143,7 +144,7 @@ class Upkeep(RuleBasedStateMachine):
         )
         validating = {iid for iid in IIDS if self.state(iid) is DrainState.VALIDATING}
         self.fleet = new_fleet()
-        self.fleet.restore(document, self.now, cautious=cautious)
+        self.fleet.restore(document, self.now, opening=Opening(cautious=cautious))
         self.ready.clear()
         assert all(self.state(iid) is DrainState.BLOCKED for iid in validating)
 

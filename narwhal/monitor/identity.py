@@ -1,0 +1,68 @@
+"""Looks at a contracted engine and its sidecar together: which process is it, is it what the fleet wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from narwhal.errors import AttestationInvalid, EngineError, IdentityError
+from narwhal.model.effect import ProbeWanted
+from narwhal.model.evidence import Identified, IdentityOutcome
+from narwhal.model.identity import EngineIdentity
+from narwhal.monitor.probe_legs import ProbeLegs, is_ours, we_are_cancelled
+from narwhal.policy.identity import unlike
+from narwhal.ports import Identities
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`unlike`: one sentence for each thing that does not fit, empty where all does."""
+
+    live: EngineIdentity
+    unlike: tuple[str, ...]
+
+
+class IdentityLooks:
+    """`timeout_s` bounds each question. `starts` keeps what was seen last, for whoever accepts it."""
+
+    def __init__(
+        self, identities: Identities, legs: ProbeLegs, *, contract: Mapping[str, Any], timeout_s: float
+    ) -> None:
+        self._identities = identities
+        self._legs = legs
+        self._contract = contract
+        self._timeout_s = timeout_s
+        self.starts: dict[str, float] = {}
+
+    async def see(self, iid: str) -> Seen:
+        """The attestation first: only a later look at the engine proves it. Raises IdentityError and
+        EngineError."""
+        self.starts.pop(iid, None)
+        ask, within_s = self._identities, self._timeout_s
+        try:
+            told = await self._legs.told(iid, ask.attestation(iid, timeout_s=within_s))
+        except EngineError as error:
+            if is_ours(error):
+                raise
+            raise AttestationInvalid(f"the sidecar gives no answer ({error})") from error
+        live = await self._legs.told(iid, ask.identity(iid, timeout_s=within_s))
+        self.starts[iid] = live.process_start
+        return Seen(live, unlike(self._contract, told, live=live))
+
+    async def look(self, probe: ProbeWanted) -> Identified:
+        """As evidence. Never raises for what an engine or a sidecar does."""
+        iid, number = probe.iid, probe.number
+        try:
+            seen = await self.see(iid)
+        except (EngineError, IdentityError) as error:
+            ours = isinstance(error, EngineError) and is_ours(error)
+            outcome = IdentityOutcome.INCONCLUSIVE if ours else IdentityOutcome.SILENT
+            return Identified(iid, outcome, detail=str(error), number=number)
+        except asyncio.CancelledError:
+            if we_are_cancelled():
+                raise
+            return Identified(iid, IdentityOutcome.INCONCLUSIVE, detail="cancelled", number=number)
+        outcome = IdentityOutcome.UNLIKE if seen.unlike else IdentityOutcome.LIKE
+        return Identified(iid, outcome, seen.live.process_start, "; ".join(seen.unlike), number)

@@ -1,0 +1,289 @@
+"""Which process every engine of a contracted fleet is, and whether that one was accepted. Pure.
+
+| engine | event | next |
+| --- | --- | --- |
+| owed | like the contract | settled, its process accepted |
+| owed, never accepted | no answer | owed; asked again in the next pass |
+| owed, never accepted, restarts are individual | `WAIT_S` since the first one was settled | ejected |
+| accepted | like, the same process | accepted |
+| accepted | like, another process | accepted anew; with `whole_wave` ejected |
+| accepted from a handoff | the first look finds another process | the whole fleet waits for a wave |
+| accepted | no answer, `recovery.liveness_misses` times in a row | ejected |
+| owed, accepted | unlike | ejected, with the field's name |
+| out, every check passed | | its process accepted |
+| out | anything else | nothing: the readmission checks look for themselves |
+
+Where an identity is owed, nobody takes requests until all are settled: at a start, and after a takeover whose
+document is old (cluster.md section 6). An engine that is out owes none. An answer names its asking by number:
+one from before the last acceptance tells of a process that is gone. Without a contract nothing is owed, and
+what readmissions accepted is all that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final, Self
+
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, tell
+from narwhal.model.evidence import (
+    Evidence,
+    Identified,
+    IdentityOutcome,
+    LivenessSwept,
+    ProbeOutcome,
+    Validated,
+)
+from narwhal.model.identity import SAME_START_S
+from narwhal.model.settings import FleetConfig
+from narwhal.policy.ejections import WAIT_S
+from narwhal.policy.readmission import FAILED
+from narwhal.policy.standings import NOTHING, Effects, Standings
+
+WHOLE_WAVE: Final = "whole_wave"
+"""`recovery.engine_restart_policy`."""
+
+
+class ProcessStarts:
+    """Engine ID to the process that was accepted last, Unix seconds; configured engines only."""
+
+    __slots__ = ("_engines", "_starts")
+
+    def __init__(self, engines: Iterable[str]) -> None:
+        self._engines = frozenset(engines)
+        self._starts: dict[str, float] = {}
+
+    def of(self, iid: str) -> float | None:
+        return self._starts.get(iid)
+
+    def accept(self, iid: str, start: float) -> None:
+        self._starts[iid] = start
+
+    def clear(self) -> None:
+        self._starts.clear()
+
+    def export(self) -> dict[str, float]:
+        """Sorted by ID."""
+        return dict(sorted(self._starts.items()))
+
+    def restore(self, told: object) -> None:
+        """Replaces everything by what a handoff tells; what is no time is left out."""
+        rows = told.items() if isinstance(told, Mapping) else ()
+        self._starts = {iid: float(start) for iid, start in rows if iid in self._engines and _is_time(start)}
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityRules:
+    """`contracted`: the fleet has an engine contract. `whole_wave`: no engine restarts by itself.
+    `misses`: looks without an answer that eject an accepted engine."""
+
+    contracted: bool
+    whole_wave: bool
+    misses: int
+
+    @classmethod
+    def by(cls, settings: FleetConfig) -> Self:
+        recovery = settings.recovery
+        whole_wave = recovery.engine_restart_policy == WHOLE_WAVE
+        return cls(settings.contract is not None, whole_wave, recovery.liveness_misses)
+
+
+class Identification:
+    """Of the engines that `standings` has; `starts` is shared with whoever else accepts a process."""
+
+    def __init__(self, standings: Standings, starts: ProcessStarts, *, rules: IdentityRules) -> None:
+        self.starts = starts
+        self._standings = standings
+        self._rules = rules
+        self._number = 0
+        self._since: dict[str, int] = {}
+        """Engine to the last asking before its process was accepted: earlier ones are stale."""
+        self._misses: dict[str, int] = {}
+        self._silence: dict[str, str] = {}
+        """What an owing engine last said instead of an identity; told when it changes."""
+        self._owed: set[str] = set(standings.engines) if rules.contracted else set()
+        self._first_at: float | None = None
+        """Since when one of the others is settled."""
+        self._carried: set[str] = set()
+        """Accepted by another owner, and not seen by this one."""
+        self._unasked: set[str] = set()
+        self._bar()
+
+    # --- what is ---------------------------------------------------------------------------------
+
+    def owing(self) -> tuple[str, ...]:
+        """Whose identity is awaited, sorted; nobody takes requests meanwhile."""
+        return tuple(sorted(self._owed))
+
+    @property
+    def awaiting(self) -> bool:
+        return bool(self._owed)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def step(self, evidence: Evidence, now: float) -> Effects:
+        if not self._rules.contracted:
+            return NOTHING
+        match evidence:
+            case Identified():
+                return self._identified(evidence, now)
+            case LivenessSwept(iid=iid, outcome=ProbeOutcome.GOOD):
+                return self._ask([iid])
+            case Validated():
+                self._validated(evidence)
+        return NOTHING
+
+    def tick(self, now: float) -> Effects:
+        """Once a pass: whom to ask, and who has been waited for long enough."""
+        if not self._rules.contracted:
+            return NOTHING
+        effects: list[Effect] = []
+        if self._first_at is not None and now >= self._first_at + WAIT_S and not self._rules.whole_wave:
+            for iid in self.owing():
+                why = self._silence.get(iid, "it gave no answer")
+                effects += self._fail(
+                    iid, f"not verified {WAIT_S:g} s after the first engine: {why}", now=now
+                )
+        self._settle()
+        asked, self._unasked = self._unasked | self._owed, set()
+        return (*effects, *self._ask(sorted(asked)))
+
+    # --- what travels ----------------------------------------------------------------------------
+
+    def export(self) -> dict[str, Any]:
+        """Its fields of the handoff's `lifecycle`; those whose identity is awaited are not available."""
+        told: dict[str, Any] = {"process_starts": self.starts.export()}
+        return told | ({"awaiting_identity": list(self.owing())} if self._rules.contracted else {})
+
+    def restore(self, lifecycle: Mapping[str, Any], now: float, *, verify: bool, compare: bool) -> None:
+        """Takes the accepted processes from a handoff, after the standings and drains of it.
+
+        `verify`: every engine owes its identity anew. `compare`: the accepted processes still count, at a
+        resume and a takeover; a start without `--resume` accepts anew what the contract wants.
+        """
+        self.starts.restore(lifecycle.get("process_starts"))
+        if not self._rules.contracted:
+            return
+        if not compare:
+            self.starts.clear()
+        available = {iid for iid in self._standings.engines if not self._standings.is_out(iid)}
+        self._carried = {iid for iid in available if self.starts.of(iid) is not None}
+        self._owed = available if verify else available - self._carried
+        self._unasked = set(self._carried)
+        self._first_at = now if available - self._owed else None
+        self._misses.clear()
+        self._silence.clear()
+        self._since = dict.fromkeys(self._standings.engines, self._number)
+        self._bar()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _ask(self, engines: Iterable[str]) -> Effects:
+        asked = [iid for iid in engines if iid in self._standings.engines and not self._standings.is_out(iid)]
+        if not asked:
+            return NOTHING
+        self._number += 1
+        return tuple(ProbeWanted(ProbeKind.IDENTITY, iid, number=self._number) for iid in asked)
+
+    def _identified(self, evidence: Identified, now: float) -> Effects:
+        iid = evidence.iid
+        if iid not in self._standings.engines or self._standings.is_out(iid):
+            return NOTHING
+        if evidence.number and evidence.number <= self._since.get(iid, 0):
+            return NOTHING
+        match evidence.outcome:
+            case IdentityOutcome.SILENT:
+                return self._silent(evidence, now)
+            case IdentityOutcome.UNLIKE if self._is_another(iid, evidence.process_start, carried=True):
+                return self._differs(iid, evidence.detail, now=now)
+            case IdentityOutcome.UNLIKE:
+                return self._fail(iid, evidence.detail, now=now)
+            case IdentityOutcome.LIKE if evidence.process_start is not None:
+                return self._like(iid, evidence.process_start, now=now)
+        return NOTHING
+
+    def _like(self, iid: str, start: float, *, now: float) -> Effects:
+        before = self.starts.of(iid)
+        if self._is_another(iid, start, carried=True):
+            why = f"its process started at {start!r}, accepted is {before!r}"
+            return self._differs(iid, why, now=now)
+        another = self._is_another(iid, start)
+        if another and self._rules.whole_wave:
+            why = f"its process started at {start!r}, accepted is {before!r}"
+            return self._fail(
+                iid, f"{why}; engine_restart_policy whole_wave lets no engine restart alone", now=now
+            )
+        self._accept(iid, start)
+        if self._first_at is None:
+            self._first_at = now
+        self._settle()
+        if not another:
+            return NOTHING
+        reason = f"it is as the contract wants, and started at {start!r} (before: {before!r})"
+        return (tell("process_accepted", iid, reason=reason),)
+
+    def _is_another(self, iid: str, start: float | None, *, carried: bool = False) -> bool:
+        """Than the one that was accepted. `carried`: by another owner."""
+        before = self.starts.of(iid)
+        if before is None or start is None or (carried and iid not in self._carried):
+            return False
+        return abs(start - before) > SAME_START_S
+
+    def _differs(self, iid: str, why: str, *, now: float) -> Effects:
+        """What the owner before accepted is not what runs: nobody knows what happened in between."""
+        return self._fail(iid, why, now=now)
+
+    def _accept(self, iid: str, start: float) -> None:
+        self.starts.accept(iid, start)
+        self._forget(iid)
+
+    def _forget(self, iid: str) -> None:
+        self._owed.discard(iid)
+        self._carried.discard(iid)
+        self._misses.pop(iid, None)
+        self._silence.pop(iid, None)
+
+    def _silent(self, evidence: Identified, now: float) -> Effects:
+        iid, detail = evidence.iid, evidence.detail
+        if self.starts.of(iid) is not None:
+            self._misses[iid] = misses = self._misses.get(iid, 0) + 1
+            if misses < self._rules.misses:
+                return NOTHING
+            return self._fail(iid, f"not verified {misses} times in a row, last: {detail}", now=now)
+        if self._silence.get(iid) == detail:
+            return NOTHING
+        self._silence[iid] = detail
+        return (tell("identity_awaited", iid, reason=detail),)
+
+    def _fail(self, iid: str, why: str, *, now: float) -> Effects:
+        """An identity failure: the engine is out, and its readmission validates everything."""
+        self._forget(iid)
+        failed = tell("identity_failed", iid, reason=why)
+        ejected = self._standings.eject(iid, f"identity: {why}", now=now)
+        self._settle()
+        return (failed, *ejected)
+
+    def _validated(self, told: Validated) -> None:
+        """An ejected engine passed every check: the process that did is the accepted one."""
+        failed = not told.checks or any(check.outcome == FAILED for check in told.checks)
+        if failed or not told.conclusive or told.process_start is None:
+            return
+        if told.iid in self._standings.engines and told.iid not in self._standings.drained:
+            self._accept(told.iid, told.process_start)
+            self._since[told.iid] = self._number
+
+    def _settle(self) -> None:
+        """Whoever went out owes nothing any more."""
+        self._owed = {iid for iid in self._owed if not self._standings.is_out(iid)}
+        self._bar()
+
+    def _bar(self) -> None:
+        barred = frozenset(self._standings.engines if self._owed else ())
+        if barred != self._standings.barred:
+            self._standings.barred = barred
+            self._standings.version += 1
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

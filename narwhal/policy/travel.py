@@ -1,0 +1,97 @@
+"""What a fleet hands on to the next owner, and takes over from the one before (failures.md section 11). Pure.
+
+What of `lifecycle` nobody owns here (waves, outages) is taken as it came and exported so; the machines put
+their own over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from narwhal.model.fleet_view import FleetState
+from narwhal.model.handoff import HandoffDocument
+from narwhal.policy.accounts import Accounts
+from narwhal.policy.blame import Blame
+from narwhal.policy.identification import Identification
+from narwhal.policy.judgement import Judgement
+from narwhal.policy.pacing import Pacing
+from narwhal.policy.split import Split
+from narwhal.policy.upkeep import Upkeep
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How an ownership begins with a handoff document.
+
+    `cautious`: what it says of engines may no longer be so, each owes a good health check. `verify`: each
+    contracted engine owes its identity. `compare`: the processes that it accepted count, at a takeover and at
+    a start with `--resume`.
+    """
+
+    cautious: bool = False
+    verify: bool = False
+    compare: bool = True
+
+
+TAKEOVER = Opening()
+"""From an owner that was followed until it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Those of one fleet whose state travels."""
+
+    split: Split
+    upkeep: Upkeep
+    judgement: Judgement
+    blame: Blame
+    identification: Identification
+    pacing: Pacing
+    accounts: Accounts
+
+
+class Travel:
+    """Carries nothing until a document was taken; it is replaced whole by the next one."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._of = machines
+        self._document: HandoffDocument | None = None
+
+    def restore(
+        self, document: HandoffDocument, now: float, *, opening: Opening, roles_taken: Callable[[], None]
+    ) -> tuple[str, ...]:
+        """Sentences for the log, empty when everything was taken. `roles_taken` is called when the roles
+        are, before the standings."""
+        self._document, of = document, self._of
+        of.split.risk.restore(document.demand_risk, now)
+        notes = of.split.restore(document.engines, document.roles)
+        roles_taken()
+        of.upkeep.restore(document.lifecycle)
+        of.judgement.restore(document, now)
+        of.blame.restore(document.edges, now)
+        of.pacing.begin_anew(now)
+        of.accounts.restore_kv(document.kv_ledger, now)
+        if opening.cautious:
+            of.judgement.standings.require_checks()
+        of.identification.restore(
+            document.lifecycle, now, verify=opening.verify or opening.cautious, compare=opening.compare
+        )
+        return notes
+
+    def export(self, now: float) -> FleetState:
+        """The fleet's part of the handoff document."""
+        of, document = self._of, self._document
+        lifecycle: dict[str, Any] = {"wave": None, "backend_outage": False}
+        if document is not None:
+            lifecycle |= document.lifecycle
+        lifecycle.pop("awaiting_identity", None)
+        state = FleetState(
+            roles=dict(of.split.roles),
+            lifecycle={**lifecycle, **of.upkeep.export(), **of.identification.export()},
+            demand_risk=of.split.risk.export(now),
+            edges=of.blame.export(now),
+            kv_ledger=of.accounts.export_kv(now),
+        )
+        return of.judgement.state(state, now)
