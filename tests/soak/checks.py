@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import inf
 from typing import Any
 
+from tests.soak.cluster import LIMIT_S, PASS_S, WINDOW_S
 from tests.soak.watch import Poll, TotalsSight
 
 UNDER_WAY_S = 1.0
@@ -138,7 +139,11 @@ def roles_emptied(polls: Sequence[Poll], events: Sequence[Event], pinned: frozen
 
 def may_not_empty(event: Event) -> bool:
     """Holds and drift take nobody's last engine; confirmed failures may."""
-    return event.kind == "hold" or event.reason.startswith("decode drift")
+    return event.kind == "hold" or is_drift(event)
+
+
+def is_drift(event: Event) -> bool:
+    return event.reason.startswith("decode drift")
 
 
 def _emptied(poll: Poll, out: set[str], event: Event, *, pinned: frozenset[str]) -> Iterator[str]:
@@ -150,8 +155,12 @@ def _emptied(poll: Poll, out: set[str], event: Event, *, pinned: frozenset[str])
 
 # --- no healthy engine is thrown out ----------------------------------------------------------------
 
-AFTERWARDS_S = 15.0
-"""An ejection may come that long after the fault: limits of 3 s, and probes that wait for their turn."""
+BUSY_S = 1.0
+AFTERWARDS_S = 2 * LIMIT_S + PASS_S + BUSY_S
+"""An ejection may come that long after the fault: the two legs of a probe that had begun, and a pass."""
+SLOW_TAIL_S = 6.0
+"""The longest stream that began while tokens came slowly: 60 tokens of 0.1 s."""
+AFTER_DRIFT_S = SLOW_TAIL_S + WINDOW_S + PASS_S + BUSY_S
 
 
 class Spells:
@@ -171,15 +180,32 @@ class Spells:
         if spells and spells[-1][1] == inf:
             spells[-1] = (spells[-1][0], at)
 
-    def cover(self, iid: str, at: float) -> bool:
-        """Whether it was ill then, or shortly before."""
-        return any(begin <= at <= end + AFTERWARDS_S for begin, end in self._spells.get(iid, ()))
+    def cover(self, iid: str, at: float, afterwards_s: float) -> bool:
+        """Whether it was ill then, or at most `afterwards_s` before."""
+        return any(begin <= at <= end + afterwards_s for begin, end in self._spells.get(iid, ()))
 
 
 def ejections_without_cause(events: Iterable[Event], spells: Spells) -> Iterator[str]:
     for event in events:
-        if event.kind == "ejection" and not spells.cover(event.iid, event.at):
+        afterwards_s = AFTER_DRIFT_S if is_drift(event) else AFTERWARDS_S
+        if event.kind == "ejection" and not spells.cover(event.iid, event.at, afterwards_s):
             yield f"{event.iid} was ejected and had no fault: {event.reason}"
+
+
+# --- nothing befalls an engine that is never at fault -----------------------------------------------
+
+
+def befell_the_spared(rows: Mapping[str, Sequence[Mapping[str, Any]]], spared: Set[str]) -> Iterator[str]:
+    """Every hold and ejection of them that took effect, and every edge between two of them that was avoided.
+
+    A quarantine is no verdict: any leg that fails brings one, also where the partner is at fault.
+    """
+    for router, journal in rows.items():
+        for row in journal:
+            taken_out = row["kind"] in TAKES_OUT and row.get("hold") != "quarantine"
+            pair = row["kind"] == "edge_avoided" and row["producer"] in spared
+            if (taken_out or pair) and row["iid"] in spared and row.get("enforced", True):
+                yield f"{row['kind']} of {row['iid']}, which was never at fault, by {router}: {row['reason']}"
 
 
 # --- totals add up ----------------------------------------------------------------------------------

@@ -28,6 +28,12 @@ START_S = 60.0
 SETTLE_S = 90.0
 
 
+LIMIT_S = 3.0
+"""Of every leg and every look at an engine."""
+PASS_S = 0.5
+WINDOW_S = 3.0
+
+
 class Seat:
     """One router under one name, port and state path; each life is a warden and its child."""
 
@@ -220,13 +226,13 @@ def fleet_document(engines: Sequence[RemoteEngine], dice: random.Random) -> dict
         for index, engine in enumerate(engines)
     ]
     sections: Mapping[str, Mapping[str, Any]] = {
-        "controller": {"monitor_interval_s": 0.5},
+        "controller": {"monitor_interval_s": PASS_S},
         "recovery": {
             "readmit_every": 4,
             "liveness_every": 4,
             "failure_quarantine_s": dice.choice((0.0, 0.0, 1.0)),
             "health": {
-                "window_s": 3.0,
+                "window_s": WINDOW_S,
                 "probation_windows": 2,
                 "evict_windows": 3,
                 "recovery_windows": 2,
@@ -238,16 +244,16 @@ def fleet_document(engines: Sequence[RemoteEngine], dice: random.Random) -> dict
             "queue_capacity": dice.choice((0, 16)),
             "queue_timeout_s": 2.0,
             "request_timeout_s": 20.0,
-            "prefill_timeout_s": 3.0,
+            "prefill_timeout_s": LIMIT_S,
             "handoff_timeout_s": KV_LEASE_S * 5 / 6,
             "max_attempts": dice.choice((1, 2, 3)),
             "graceful_timeout_s": 5.0,
         },
         "engine": {
-            "connect_timeout_s": 3.0,
-            "health_timeout_s": 3.0,
-            "first_token_timeout_s": 3.0,
-            "decode_read_timeout_s": 3.0,
+            "connect_timeout_s": LIMIT_S,
+            "health_timeout_s": LIMIT_S,
+            "first_token_timeout_s": LIMIT_S,
+            "decode_read_timeout_s": LIMIT_S,
             "tokenize_timeout_s": 1.0,
         },
     }

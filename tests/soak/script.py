@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from tests.faults.switches import DECODE, SWITCHES, Owed, Switch, legs
 from tests.soak.cluster import ENGINES, WAYS
 
+SPARED = frozenset({0, ENGINES // 2})
+"""Numbers of a pinned prefill and a pinned decode engine that never get a fault, nor one of their edges:
+whatever befalls them is a wrong verdict."""
+FAULTY = tuple(number for number in range(ENGINES) if number not in SPARED)
 AT_ONCE = 3
 """Engines with a fault at a time; in a storm more."""
 STORM_SHARE = 0.08
@@ -41,14 +45,14 @@ def troubles(seed: int) -> Iterator[Trouble]:
     """Without end."""
     dice = random.Random(f"troubles {seed}")
     while True:
-        engine = dice.randrange(ENGINES)
+        engine = dice.choice(FAULTY)
         switch = dice.choice([*SWITCHES, SLOW, SLOW])
         yield Trouble(
             pause_s=dice.uniform(0.2, 2.5),
             engine=engine,
             switch=switch,
             lasts_s=dice.uniform(0.5, 8.0) if switch is not SLOW else SLOW_S,
-            producer=dice.choice([number for number in range(ENGINES) if number != engine]),
+            producer=dice.choice([number for number in FAULTY if number != engine]),
             at_once=STORM if dice.random() < STORM_SHARE else AT_ONCE,
         )
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.soak.checks import (
+    AFTER_DRIFT_S,
+    AFTERWARDS_S,
     Event,
     Leg,
     Outage,
     Spells,
+    befell_the_spared,
     ejections_without_cause,
     events_of,
     legs_on_engines_that_were_out,
@@ -90,10 +93,35 @@ def test_an_ejection_of_an_engine_that_had_no_fault_is_seen() -> None:
     spells.begin("e0", 12.0)
     spells.end("e0", 20.0)
     spells.begin("e1", 30.0)
-    fine = [event(at, "ejection", iid) for at, iid in ((11.0, "e0"), (34.0, "e0"), (99.0, "e1"))]
-    assert not list(ejections_without_cause([*fine, event(50.0, "hold", "e0")], spells))
-    for at, iid in ((9.0, "e0"), (36.0, "e0"), (29.0, "e1"), (11.0, "e2")):
+    late, later = 20.0 + AFTERWARDS_S, 20.0 + AFTER_DRIFT_S
+    fine = [event(at, "ejection", iid) for at, iid in ((11.0, "e0"), (late, "e0"), (99.0, "e1"))]
+    fine += [event(50.0, "hold", "e0"), event(later, "ejection", "e0", reason="decode drift: it is slow")]
+    assert not list(ejections_without_cause(fine, spells))
+    for at, iid in ((9.0, "e0"), (late + 0.1, "e0"), (29.0, "e1"), (11.0, "e2")):
         assert len(list(ejections_without_cause([*fine, event(at, "ejection", iid)], spells))) == 1
+
+
+def test_a_verdict_on_an_engine_that_is_never_at_fault_is_seen() -> None:
+    def row(kind: str, iid: str, **fields: Any) -> dict[str, Any]:
+        return {"kind": kind, "at": 1.0, "iid": iid, "reason": "a reason", **fields}
+
+    fine = [
+        row("hold", "e1", hold="inference"),
+        row("hold", "e0", hold="quarantine"),
+        row("hold", "e0", hold="inference", enforced=False),
+        row("edge_avoided", "e4", producer="e1"),
+        row("edge_avoided", "e1", producer="e0"),
+        row("readmission", "e0"),
+        {"kind": "role", "at": 1.0},
+    ]
+    spared = {"e0", "e4"}
+    assert not list(befell_the_spared({"a": fine}, spared))
+    for wrong in (
+        row("ejection", "e4"),
+        row("hold", "e0", hold="inference"),
+        row("edge_avoided", "e4", producer="e0"),
+    ):
+        assert len(list(befell_the_spared({"a": fine, "b": [wrong]}, spared))) == 1
 
 
 def totals(**counters: int) -> TotalsSight:
