@@ -1,13 +1,16 @@
 """Entry of `make faults`: `python -m tests.faults [--doc] [--alone] [--sites N] [word ...]`.
 
-Plays each fault switch alone, then the chosen pairs, each with one attempt a request and with two, and prints
-the tables of docs/failures.md; `--doc` writes them there. Words choose the cases whose name has them.
+Plays each fault switch alone, then the chosen pairs, each with one attempt a request and with two, judges
+every case by the rules of the tests and prints the tables of docs/failures.md; `--doc` writes them there.
+Words choose the cases whose name has them. Exit status 0 when everything held, 1 when something did not (then
+nothing is written), 2 where `--doc` was asked for on a machine that is busy with something else.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,8 +24,14 @@ from typing import Any
 from tests.faults import table
 from tests.faults.pairs import PAIRS
 from tests.faults.play import Seen, play
+from tests.faults.rules import breaches
 from tests.faults.site import Site, fault_site
 from tests.faults.switches import SWITCHES, Switch
+
+QUIET_LOAD = 3.0
+"""Figures of a busier machine are not worth a page."""
+TRIES = 3
+"""Of a case in which the router itself stood still: that blames nobody, and proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +42,14 @@ class Case:
     def name(self) -> str:
         return " + ".join(switch.id for switch in self.switches)
 
-    def targets(self, site: Site) -> str:
-        return ", ".join(site.target(switch) for switch in self.switches)
+    def targets(self) -> str:
+        return ", ".join(Site.target(switch) for switch in self.switches)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    text: str
+    breaches: Sequence[str]
 
 
 def main() -> int:
@@ -44,15 +59,24 @@ def main() -> int:
     parser.add_argument("--alone", action="store_true", help="no pairs")
     parser.add_argument("--sites", type=int, default=2, help="fleets that run cases beside each other (2)")
     options = parser.parse_args()
+    if options.doc and (load := os.getloadavg()[0]) > QUIET_LOAD:
+        print(
+            f"make faults: load average {load:.1f}, above {QUIET_LOAD:g}: nothing is measured",
+            file=sys.stderr,
+        )
+        return 2
     alone = list(_chosen(((switch,) for switch in SWITCHES), options.words))
     pairs = [] if options.alone else list(_chosen(PAIRS, options.words))
     begun = table.preface()
     rows = _played([*alone, *pairs], options.sites)
-    found = table.page(begun, alone=rows[: len(alone)], pairs=rows[len(alone) :])
+    texts = [row.text for row in rows]
+    found = table.page(begun, alone=texts[: len(alone)], pairs=texts[len(alone) :])
     print(found)
-    if options.doc:
+    wrong = [f"BREACH {words}" for row in rows for words in row.breaches]
+    print("\n".join(wrong) or "everything held")
+    if options.doc and not wrong:
         table.write_into(found)
-    return 0
+    return 1 if wrong else 0
 
 
 def _chosen(groups: Any, words: Sequence[str]) -> Iterator[Case]:
@@ -60,7 +84,7 @@ def _chosen(groups: Any, words: Sequence[str]) -> Iterator[Case]:
     return (case for case in cases if not words or any(word in case.name for word in words))
 
 
-def _played(cases: Sequence[Case], count: int) -> list[str]:
+def _played(cases: Sequence[Case], count: int) -> list[Row]:
     """Their table rows, in order. Each site is a pair of fleets: one attempt, two attempts."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         free: SimpleQueue[tuple[Site, Site]] = SimpleQueue()
@@ -73,19 +97,29 @@ def _played(cases: Sequence[Case], count: int) -> list[str]:
             return list(pool.map(lambda case: _row(case, free), cases))
 
 
-def _row(case: Case, free: SimpleQueue[tuple[Site, Site]]) -> str:
+def _row(case: Case, free: SimpleQueue[tuple[Site, Site]]) -> Row:
     sites = free.get()
     try:
         print(f"faults: {case.name}", file=sys.stderr, flush=True)
         once, twice = asyncio.run(_both(case, sites))
-        return table.row(case.name, case.targets(sites[0]), once, twice)
     finally:
         free.put(sites)
+    wrong = [f"{case.name}: {words}" for words in breaches(once)]
+    wrong += [f"{case.name}, two attempts: {words}" for words in breaches(twice)]
+    return Row(table.row(case.name, case.targets(), once, twice), wrong)
 
 
 async def _both(case: Case, sites: tuple[Site, Site]) -> tuple[Seen, Seen]:
-    once, twice = await asyncio.gather(*(play(site, *case.switches) for site in sites))
+    once, twice = await asyncio.gather(*(_tried(case, site) for site in sites))
     return once, twice
+
+
+async def _tried(case: Case, site: Site) -> Seen:
+    for _ in range(TRIES):
+        seen = await play(site, *case.switches)
+        if not seen.stood_still:
+            break
+    return seen
 
 
 if __name__ == "__main__":

@@ -58,6 +58,8 @@ class Seen:
     repaired: float = 0.0
     out_s: dict[str, float] = field(default_factory=dict)
     back_s: dict[str, float] = field(default_factory=dict)
+    out_for: dict[str, int] = field(default_factory=dict)
+    """Monitor passes from the repair to the last look that found an engine out; 0: no look did."""
     avoided: set[tuple[str, str]] = field(default_factory=set)
     stood_still: bool = False
     """The router's own loop did, by its own word: timeouts of that time are held against nobody."""
@@ -156,9 +158,13 @@ async def _back(site: Site, seen: Seen, targets: set[str]) -> None:
     """Waits until nobody is out and every target has served a request that came after the repair."""
     out = set(seen.out_s)
     tail: list[dict[str, Any]] = []
+    seen.out_for = dict.fromkeys(out, 0)
+    began = site.passes()
 
     def look() -> bool:
+        passes = site.passes() - began  # Before the look: as many at least it was out for.
         still = site.out()
+        seen.out_for |= dict.fromkeys(still, passes)
         for iid in out - set(still):
             seen.back_s.setdefault(iid, time.time() - seen.repaired)
         tail.extend(site.tail.read())

@@ -83,10 +83,17 @@ class Site:
 
     def router_lag_s(self) -> float:
         """Longest delay of the router's loop since its last monitor pass."""
+        return self._metric("narwhal_event_loop_lag_seconds ")
+
+    def passes(self) -> int:
+        """Monitor passes of the router so far."""
+        return int(self._metric('narwhal_monitor_stage_runs_total{outcome="ok",stage="readmission"} '))
+
+    def _metric(self, series: str) -> float:
         with urllib.request.urlopen(f"{self.router.url}/metrics", timeout=LIVENESS_S) as answer:
             lines = answer.read().decode().splitlines()
-        (told,) = [line for line in lines if line.startswith("narwhal_event_loop_lag_seconds ")]
-        return float(told.split()[1])
+        (told,) = [line for line in lines if line.startswith(series)]
+        return float(told.rpartition(" ")[2])
 
     def sound(self) -> bool:
         """Nobody is out, owes a probe, has a streak or an edge to avoid; the split is as configured."""

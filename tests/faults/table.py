@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.faults.play import Seen
+from tests.faults.rules import BACK_PASSES, is_late
 from tests.faults.site import EJECT_AFTER, MONITOR_S, PROBE_EVERY_S, SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,7 @@ def row(name: str, target: str, seen: Seen, again: Seen | None) -> str:
         "" if again is None else f"{len(again.lost)} of {len(again.got)}",
         "<br>".join(verdict_words(seen)) or "nobody",
         times(seen.out_s),
-        times(seen.back_s),
+        returns(seen),
         others(seen, target.split(", ")),
     ]
     return f"| {' | '.join(cells)} |"
@@ -60,6 +61,14 @@ def times(by_engine: dict[str, float]) -> str:
     return ", ".join(f"{iid} {seconds:.1f} s" for iid, seconds in sorted(by_engine.items())) or "-"
 
 
+def returns(seen: Seen) -> str:
+    words = (
+        f"{iid} {seconds:.1f} s{', late' if is_late(seen, iid) else ''}"
+        for iid, seconds in sorted(seen.back_s.items())
+    )
+    return ", ".join(words) or "-"
+
+
 def others(seen: Seen, targets: Sequence[str]) -> str:
     hurt = sorted({verdict.iid for verdict in seen.verdicts} - set(targets))
     return ", ".join(hurt) if hurt else "untouched"
@@ -82,7 +91,9 @@ def preface() -> list[str]:
         f"`decode_read_timeout_s` {engine['decode_read_timeout_s']:g}, "
         f"`prefill_timeout_s` {serving['prefill_timeout_s']:g}, "
         f"`health_timeout_s` {engine['health_timeout_s']:g}. *Lost* are requests without a whole answer, "
-        "from the order to the end of the case; *lost, 2 attempts* is a run with `max_attempts` 2.",
+        "from the order to the end of the case; *lost, 2 attempts* is a run with `max_attempts` 2. *Late* is "
+        f"who was still out {BACK_PASSES} monitor passes, two probe intervals, after its repair; the others "
+        "were back in time.",
     ]
 
 

@@ -14,18 +14,16 @@ from queue import SimpleQueue
 
 import pytest
 
-from tests.faults.judge import dispatched_too_late, lost_beyond, sent_over_avoided_edges
+from tests.faults import rules
 from tests.faults.pairs import LEAN
 from tests.faults.play import Seen, play
-from tests.faults.site import PROBE_EVERY_S, Site, fault_site
+from tests.faults.rules import Rule
+from tests.faults.site import Site, fault_site
 from tests.faults.switches import SWITCHES, Owed, Switch
-from tests.support.load import WRONG
 
 SITES = 4
 TRIES = 3
 """Of a case in which a busy machine made the router itself stand still."""
-SLACK_S = 6.0
-"""A probe takes its time, and the machine may be busy."""
 
 Case = tuple[Switch, ...]
 Played = Callable[..., Seen]
@@ -74,10 +72,6 @@ def cases(*owed: Owed) -> pytest.MarkDecorator:
 PAIRS = pytest.mark.parametrize("case", LEAN, ids=name)
 
 
-def target(switch: Switch) -> str:
-    return Site.target(switch)
-
-
 def told(seen: Seen) -> str:
     """For a failed assertion: everything about the case."""
     events = [{**row, "at": round(row["at"] - seen.ordered, 2)} for row in seen.events]
@@ -85,67 +79,53 @@ def told(seen: Seen) -> str:
     return f"{seen.saw} out {seen.out_s} back {seen.back_s}\n{events}\n{rows}"
 
 
+def holds(rule: Rule, seen: Seen) -> None:
+    assert list(rule(seen)) == [], told(seen)
+
+
 @cases(Owed.OUT)
 def test_a_sick_engine_is_taken_out_for_the_reason_and_nobody_else(played: Played, case: Case) -> None:
-    (switch,), seen = case, played(*case)
-    assert (set(seen.out_s), seen.ejected) == ({target(switch)}, {target(switch)}), told(seen)
-    reasons = [verdict.reason for verdict in seen.verdicts_on(target(switch))]
-    assert reasons and all(reasons), told(seen)
-    if switch.reasons:
-        assert any(word in reason for word in switch.reasons for reason in reasons), told(seen)
+    holds(rules.taken_out_and_nobody_else, played(*case))
+    holds(rules.for_a_reason_that_tells_the_fault, played(*case))
 
 
 @cases(Owed.OUT)
 def test_it_is_out_after_eject_after_failures_beyond_those_in_flight(played: Played, case: Case) -> None:
-    (switch,), seen = case, played(*case)
-    assert lost_beyond(seen, target(switch)) == [], told(seen)
+    holds(rules.out_after_so_many_failures, played(*case))
 
 
 @cases(Owed.OUT)
 def test_nothing_is_sent_to_it_while_it_is_out(played: Played, case: Case) -> None:
-    (switch,), seen = case, played(*case)
-    assert dispatched_too_late(seen, target(switch)) == [], told(seen)
+    holds(rules.spared_while_out, played(*case))
 
 
 @cases(Owed.OUT)
 def test_it_is_back_within_two_probe_intervals_of_its_repair(played: Played, case: Case) -> None:
-    (switch,), seen = case, played(*case)
-    assert seen.back_s[target(switch)] <= 2 * PROBE_EVERY_S + SLACK_S, told(seen)
-    assert target(switch) in seen.served_again, told(seen)
+    holds(rules.back_in_time, played(*case))
 
 
 @cases(Owed.KEPT)
 def test_what_is_no_fault_of_the_engine_takes_nobody_out(played: Played, case: Case) -> None:
-    (switch,), seen = case, played(*case)
-    assert (seen.out_s, seen.verdicts) == ({}, []), told(seen)
-    assert target(switch) in seen.served_again, told(seen)
+    holds(rules.nobody_taken_out, played(*case))
 
 
 @cases(Owed.EDGE)
 def test_broken_edges_are_avoided_and_their_engines_stay(played: Played, case: Case) -> None:
-    (switch,), seen = case, played(*case)
-    assert seen.ejected == set(), told(seen)
-    assert seen.avoided >= set(switch.edges), told(seen)
-    assert sent_over_avoided_edges(seen) == [], told(seen)
-    assert target(switch) in seen.served_again, told(seen)
+    holds(rules.edges_avoided, played(*case))
 
 
 @cases(*Owed)
-def test_no_answer_is_wrong_and_what_costs_nothing_costs_nothing(played: Played, case: Case) -> None:
-    (switch,), seen = case, played(*case)
-    assert WRONG not in seen.saw
-    if switch.lossless:
-        assert seen.lost == [], told(seen)
+def test_everybody_serves_again_and_no_answer_is_wrong(played: Played, case: Case) -> None:
+    holds(rules.served_again, played(*case))
+    holds(rules.no_answer_is_wrong, played(*case))
+
+
+@cases(*Owed)
+def test_no_rule_is_forgotten_here(played: Played, case: Case) -> None:
+    assert rules.breaches(played(*case)) == [], told(played(*case))
 
 
 @PAIRS
-def test_of_two_faults_each_is_judged_by_itself(played: Played, case: Case) -> None:
-    seen = played(*case)
-    owed = {target(switch) for switch in case if switch.owed is Owed.OUT}
-    at_edges = {target(switch) for switch in case if switch.owed is Owed.EDGE}
-    avoided = {iid for edge in seen.avoided for iid in edge}
-    assert seen.ejected <= owed <= seen.ejected | avoided, told(seen)
-    assert set(seen.out_s) <= owed | at_edges, told(seen)
-    assert WRONG not in seen.saw
-    for switch in case:
-        assert target(switch) in seen.served_again, told(seen)
+@pytest.mark.parametrize("rule", rules.OF_TWO, ids=lambda rule: rule.__name__)
+def test_of_two_faults_each_is_judged_by_itself(played: Played, case: Case, rule: Rule) -> None:
+    holds(rule, played(*case))
