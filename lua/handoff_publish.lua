@@ -21,6 +21,12 @@ local function incarnation()
   return run_id .. '/' .. replid
 end
 
+-- What no router wrote counts as 0, as if it had been deleted: another type, no number, one out of range.
+local function whole(value, most)
+  local number = type(value) == 'string' and string.find(value, '^%d+$') and tonumber(value) or 0
+  return number <= most and number or 0
+end
+
 -- tostring() would give 4.5e+15 for large numbers.
 local function text(number)
   return string.format('%.0f', number)
@@ -65,7 +71,8 @@ end
 
 local epoch, seq = tonumber(ARGV[2]), tonumber(ARGV[3])
 local stored = redis.call('HMGET', KEYS[2], 'epoch', 'seq')
-local stored_epoch, stored_seq = tonumber(stored[1] or '0'), tonumber(stored[2] or '0')
+local most = 4503599627370496
+local stored_epoch, stored_seq = whole(stored[1], most), whole(stored[2], 2 * most)
 local log_epoch, log_n = log_top(KEYS[3])
 local newest = math.max(stored_epoch, log_epoch)
 if newest > epoch or (stored_epoch == epoch and stored_seq >= seq) then

@@ -27,6 +27,12 @@ local function incarnation()
   return run_id .. '/' .. replid
 end
 
+-- What no router wrote counts as 0, as if it had been deleted: another type, no number, one out of range.
+local function whole(value, most)
+  local number = type(value) == 'string' and string.find(value, '^%d+$') and tonumber(value) or 0
+  return number <= most and number or 0
+end
+
 -- tostring() would give 4.5e+15 for large numbers.
 local function text(number)
   return string.format('%.0f', number)
@@ -102,10 +108,10 @@ end
 local now = now_ms()
 local log_epoch, log_n = log_top(KEYS[4])
 local epoch = math.max(
-  tonumber(redis.call('GET', KEYS[2]) or '0'),
-  tonumber(lease.epoch),
+  whole(redis.pcall('GET', KEYS[2]), most),
+  whole(lease.epoch, most),
   log_epoch,
-  tonumber(redis.call('HGET', KEYS[3], 'epoch') or '0'),
+  whole(redis.pcall('HGET', KEYS[3], 'epoch'), most),
   floor,
   math.floor(now / 1000)
 ) + 1
@@ -113,7 +119,7 @@ if epoch > most then
   return {'BADFLOOR'}
 end
 local life = inc .. '/' .. token .. ':0'
-local replicas = math.max(tonumber(ARGV[6]), tonumber(lease.replicas or '0'), replicas_online())
+local replicas = math.max(tonumber(ARGV[6]), whole(lease.replicas, 10000), replicas_online())
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'state', 'held', 'token', token, 'seq', '0', 'epoch', text(epoch),
   'ttl_ms', ARGV[5], 'inc', inc, 'life', life, 'sure', '1', 'replicas', text(replicas),

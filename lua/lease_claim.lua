@@ -15,6 +15,12 @@ local function incarnation()
   return run_id .. '/' .. replid
 end
 
+-- What no router wrote counts as 0, as if it had been deleted: another type, no number, one out of range.
+local function whole(value, most)
+  local number = type(value) == 'string' and string.find(value, '^%d+$') and tonumber(value) or 0
+  return number <= most and number or 0
+end
+
 -- tostring() would give 4.5e+15 for large numbers.
 local function text(number)
   return string.format('%.0f', number)
@@ -34,7 +40,8 @@ if state and state ~= 'vacant' then
   return {'EXISTS'}
 end
 local floor = tonumber(ARGV[2])
-if floor <= 4503599627370496 and floor > tonumber(redis.call('GET', KEYS[2]) or '0') then
+local most = 4503599627370496
+if floor <= most and floor > whole(redis.pcall('GET', KEYS[2]), most) then
   redis.call('SET', KEYS[2], text(floor))
 end
 if state then

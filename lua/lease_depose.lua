@@ -15,6 +15,12 @@ local function incarnation()
   return run_id .. '/' .. replid
 end
 
+-- What no router wrote counts as 0, as if it had been deleted: another type, no number, one out of range.
+local function whole(value, most)
+  local number = type(value) == 'string' and string.find(value, '^%d+$') and tonumber(value) or 0
+  return number <= most and number or 0
+end
+
 -- tostring() would give 4.5e+15 for large numbers.
 local function text(number)
   return string.format('%.0f', number)
@@ -71,8 +77,9 @@ redis.call('HSET', KEYS[1], 'state', 'released', 'sure', '0', 'inc', incarnation
   'successor', '', 'replicas', text(replicas_online()), 'deposed', '1')
 if lease.state == 'held' then
   local epoch, n = log_top(KEYS[2])
-  if epoch < tonumber(lease.epoch) then
-    epoch, n = tonumber(lease.epoch), 0
+  local deposed = whole(lease.epoch, 4503599627370496)
+  if epoch < deposed then
+    epoch, n = deposed, 0
   end
   local body = cmsgpack.pack({owner = lease.owner, reason = ARGV[2], successor = '', at_ms = now_ms()})
   redis.call('XADD', KEYS[2], 'MAXLEN', '~', '10000', text(epoch) .. '-' .. text(n + 1),

@@ -54,13 +54,15 @@ end
 
 local server, replication = redis.call('INFO', 'server'), redis.call('INFO', 'replication')
 local epoch, n = log_top(KEYS[3])
+-- A key of another type is shown as what is no number either: the lease can be read all the same.
+local epoch_key = redis.pcall('GET', KEYS[2])
 local head = {
   string.match(server, 'run_id:(%x+)') or '',
   string.match(replication, 'master_replid:(%x+)') or '',
   string.match(replication, 'role:(%a+)') or '',
   text(replicas_online()),
   text(now_ms()),
-  redis.call('GET', KEYS[2]) or '0',
+  type(epoch_key) == 'table' and '?' or epoch_key or '0',
   text(epoch) .. '-' .. text(n),
 }
 local record = redis.call('HGETALL', KEYS[1])

@@ -9,6 +9,12 @@
 --   OK                       released, now or by this token before; *released* is in the log at top + 1
 --   LOST state epoch owner   another token or version
 
+-- What no router wrote counts as 0, as if it had been deleted: another type, no number, one out of range.
+local function whole(value, most)
+  local number = type(value) == 'string' and string.find(value, '^%d+$') and tonumber(value) or 0
+  return number <= most and number or 0
+end
+
 -- tostring() would give 4.5e+15 for large numbers.
 local function text(number)
   return string.format('%.0f', number)
@@ -56,8 +62,9 @@ if not mine or lease.state ~= 'held' then
 end
 redis.call('HSET', KEYS[1], 'state', 'released', 'reason', ARGV[3], 'successor', ARGV[4])
 local epoch, n = log_top(KEYS[2])
-if epoch < tonumber(lease.epoch) then
-  epoch, n = tonumber(lease.epoch), 0
+local released = whole(lease.epoch, 4503599627370496)
+if epoch < released then
+  epoch, n = released, 0
 end
 local body = cmsgpack.pack({
   owner = lease.owner, reason = ARGV[3], successor = ARGV[4], at_ms = now_ms(),

@@ -30,6 +30,12 @@ local function incarnation()
   return run_id .. '/' .. replid
 end
 
+-- What no router wrote counts as 0, as if it had been deleted: another type, no number, one out of range.
+local function whole(value, most)
+  local number = type(value) == 'string' and string.find(value, '^%d+$') and tonumber(value) or 0
+  return number <= most and number or 0
+end
+
 -- tostring() would give 4.5e+15 for large numbers.
 local function text(number)
   return string.format('%.0f', number)
@@ -65,10 +71,12 @@ redis.call('HDEL', KEYS[1], '-')
 
 local token, epoch, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease = hash(KEYS[1])
-local replicas = text(math.max(tonumber(ARGV[6]), tonumber(lease.replicas or '0'), replicas_online()))
+local most = 4503599627370496
+local stored_epoch = whole(lease.epoch, most)
+local replicas = text(math.max(tonumber(ARGV[6]), whole(lease.replicas, 10000), replicas_online()))
 
-if lease.state == 'held' and lease.token == token and tonumber(lease.epoch) == epoch then
-  if seq <= tonumber(lease.seq) then
+if lease.state == 'held' and lease.token == token and stored_epoch == epoch then
+  if seq <= whole(lease.seq, 2 * most) then
     return {'STALE'}
   end
   local inc, life, sure = incarnation(), lease.life, '0'
@@ -79,20 +87,21 @@ if lease.state == 'held' and lease.token == token and tonumber(lease.epoch) == e
   end
   redis.call('HSET', KEYS[1], 'seq', ARGV[3], 'inc', inc, 'life', life, 'sure', sure, 'ttl_ms', ARGV[5],
     'replicas', replicas, 'renewed_ms', text(now_ms()))
-  return joined({'OK', life, replicas}, redis.call('HGETALL', KEYS[3]))
+  local claims = redis.pcall('HGETALL', KEYS[3])
+  return joined({'OK', life, replicas}, claims.err and {} or claims)
 end
 
 -- A released record of our own epoch is not revived: it falls through to LOST.
-if not lease.state or lease.state == 'vacant' or tonumber(lease.epoch) < epoch then
+if not lease.state or lease.state == 'vacant' or stored_epoch < epoch then
   local inc, now = incarnation(), text(now_ms())
   local life = inc .. '/' .. token .. ':' .. ARGV[3]
   redis.call('DEL', KEYS[1])
   redis.call('HSET', KEYS[1], 'state', 'held', 'token', token, 'seq', ARGV[3], 'epoch', ARGV[2],
     'ttl_ms', ARGV[5], 'inc', inc, 'life', life, 'sure', '0', 'replicas', replicas,
     'acquired_ms', now, 'renewed_ms', now, unpack(ARGV, 7))
-  if epoch > tonumber(redis.call('GET', KEYS[2]) or '0') then
+  if epoch > whole(redis.pcall('GET', KEYS[2]), most) then
     redis.call('SET', KEYS[2], ARGV[2])
   end
   return {'REINSTATED', life, replicas}
 end
-return {'LOST', lease.state, lease.epoch, lease.owner or ''}
+return {'LOST', lease.state, text(stored_epoch), lease.owner or ''}

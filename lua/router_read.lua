@@ -8,7 +8,8 @@ if not KEYS[1] then
 end
 local reply = {'OK'}
 for i, key in ipairs(KEYS) do
-  local flat, fields = redis.call('HGETALL', key), {}
+  -- A key of another type is as good as none: the others can be read.
+  local flat, fields = redis.pcall('HGETALL', key), {}
   for j = 1, #flat, 2 do
     fields[flat[j]] = flat[j + 1]
   end

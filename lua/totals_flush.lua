@@ -21,9 +21,16 @@ end
 -- written are allowed too. On a replica it fails here, before anything is decided from old data.
 redis.call('HDEL', KEYS[1], '-')
 
+-- What no router wrote counts for nothing: no object, no number, one out of range.
 local function counters(json)
   local read, fields = pcall(cjson.decode, json or '{}')
-  return read and type(fields) == 'table' and fields or {}
+  local kept = {}
+  for name, count in pairs(read and type(fields) == 'table' and fields or {}) do
+    if type(name) == 'string' and type(count) == 'number' and count >= 0 and count <= 9007199254740992 then
+      kept[name] = count
+    end
+  end
+  return kept
 end
 
 -- By hand: cjson would write large counts as 1e+14, and in any order.

@@ -7,7 +7,7 @@
       EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StaleEpoch,
                                          StreamBroken, HandoffInvalid, SuspectedPoison, PoolExhausted
       IdentityError         -> 503/409   AttestationInvalid
-      StoreError                         StoreUnreachable, StoreProtocolError, Fenced
+      StoreError                         StoreUnreachable, StoreProtocolError, StoreDamaged, Fenced
       ConfigError           -> exit 2
       SavedStateError       -> exit 3
       InvariantViolation    a bug: crash the process
@@ -230,6 +230,11 @@ class StoreUnreachable(StoreError):
 
 class StoreProtocolError(StoreError):
     """An answer that this version cannot read, or a server that cannot be used (start is refused)."""
+
+
+class StoreDamaged(StoreProtocolError):
+    """What is stored under a key was written by no router. It is no answer, like silence, and no reason to
+    end: a router goes on, says once which key, and takes it up again when it is mended or deleted."""
 
 
 class Fenced(StoreError):

@@ -20,7 +20,7 @@ from narwhal.cluster.failsafe import PledgeRounds
 from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.mailbox import Mailbox
 from narwhal.cluster.sight import Lookout, StoreMeter
-from narwhal.errors import InvariantViolation, StoreError, StoreProtocolError
+from narwhal.errors import InvariantViolation, StoreDamaged, StoreError, StoreProtocolError
 from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.handover import PledgeAnswer, PledgeQuestion
 from narwhal.model.leadership import LeaseSight
@@ -272,7 +272,8 @@ class LeaseKeeper:
         try:
             reply = await self._dispatch(call, self._timeout(before))
         except StoreError as error:
-            if isinstance(error, StoreProtocolError) and self._machine.phase is RouterState.STARTING:
+            unusable = isinstance(error, StoreProtocolError) and not isinstance(error, StoreDamaged)
+            if unusable and self._machine.phase is RouterState.STARTING:
                 raise
             self._meter.failed(error)
             return None

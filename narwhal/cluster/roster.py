@@ -75,17 +75,23 @@ class Roster:
     def ready_to_take(self) -> bool:
         """A standby that has read log and document to their end, even if there was nothing, and that stays:
         one that shuts down takes nothing over, however long its last streams keep it. Nor is one ready that
-        would be degraded as an owner because its checkpoint cannot be written."""
+        would be degraded as an owner, because its checkpoint cannot be written, or that cannot read the
+        lease."""
         if self._gate.shutting_down or not self.may_own or self._mirror.read_at is None:
             return False
-        return not self.unsaved() and not self._unlikeness().forbids
+        return not self._lacks() and not self._unlikeness().forbids
+
+    def _lacks(self) -> tuple[str, ...]:
+        """What keeps this router from owning, whoever else does."""
+        damaged, unsaved = self._gate.sight.damaged, self.unsaved()
+        unreadable = (f"the lease cannot be read: {damaged}",) if damaged else ()
+        return unreadable + ((unsaved,) if unsaved else ())
 
     def drift(self, now: float) -> tuple[str, ...]:
         """What this standby differs in from the owner as last seen, and what it lacks itself, in sentences;
         may be empty."""
-        unlike, old = self._unlikeness().sentences, old_mirror(self._mirror.age_s(now), self.max_age_s)
-        unsaved = self.unsaved()
-        return unlike + old + ((unsaved,) if unsaved else ())
+        old = old_mirror(self._mirror.age_s(now), self.max_age_s)
+        return self._unlikeness().sentences + old + self._lacks()
 
     def _unlikeness(self) -> Unlikeness:
         me, mirror, owner = self._entry, self._mirror, self._gate.sight.owner

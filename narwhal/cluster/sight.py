@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from narwhal.errors import StoreError
+from narwhal.errors import StoreDamaged, StoreError
 from narwhal.model.control import OwnerRef, RouterState
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import LeaseState, LeaseView, holder_of
@@ -18,23 +18,29 @@ log = logging.getLogger("narwhal.cluster")
 
 
 class StoreMeter:
-    """How the lease connection fares. Says in the log when the store falls silent, and when it is back."""
+    """How the lease connection fares. Says in the log when the store falls silent, when what it holds cannot
+    be used, and when it is back."""
 
     def __init__(self) -> None:
         self.reachable = False
         self.failures = 0
         self.latency_s: float | None = None
+        self.damaged = ""
+        """Which key holds what no router wrote, "" for none."""
 
     def answered(self, latency_s: float) -> None:
         if self.failures and not self.reachable:
             log.warning("the store answers again")
-        self.reachable = True
+        self.reachable, self.damaged = True, ""
         self.latency_s = latency_s
 
     def failed(self, error: StoreError) -> None:
-        if self.reachable or not self.failures:
+        damaged = str(error) if isinstance(error, StoreDamaged) else ""
+        if damaged and damaged != self.damaged:
+            log.warning("the lease cannot be used until a key is mended or deleted: %s", damaged)
+        elif not damaged and (self.reachable or not self.failures):
             log.warning("the store gives no answer: %s", error)
-        self.reachable = False
+        self.reachable, self.damaged = False, damaged or self.damaged
         self.failures += 1
         self.latency_s = None
 
@@ -63,6 +69,7 @@ class Lookout:
             store_reachable=meter.reachable,
             store_failures=meter.failures,
             store_latency_s=meter.latency_s,
+            damaged=meter.damaged,
         )
 
 

@@ -14,7 +14,14 @@ from typing import TypeVar
 from narwhal.clock import Clock
 from narwhal.cluster.mirror import Mirror
 from narwhal.cluster.roster import TAKEN
-from narwhal.errors import ConfigError, SavedStateError, StoreProtocolError, StoreUnreachable
+from narwhal.cluster.trouble import Troubles
+from narwhal.errors import (
+    ConfigError,
+    SavedStateError,
+    StoreDamaged,
+    StoreProtocolError,
+    StoreUnreachable,
+)
 from narwhal.model.handoff import CheckpointRecord, StoredHandoff
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState
@@ -100,14 +107,21 @@ class StartChecks:
         if self._rules.resume and self.file.state is not None:
             self._mirror.preload(self.file.state)
         await self._await_predecessor()
-        stored = await self._asked(lambda: self._ports.handoffs.load(timeout_s=CALL_S))
+        stored = await self._asked(self._stored)
         self._judge(stored)
 
-    def _judge(self, stored: StoredHandoff | None) -> None:
-        bad_store: SavedStateError | None = None
+    async def _stored(self) -> StoredHandoff | SavedStateError | None:
+        """What cannot be read as a record is as good as a torn document."""
+        try:
+            return await self._ports.handoffs.load(timeout_s=CALL_S)
+        except StoreDamaged as error:
+            return SavedStateError(str(error))
+
+    def _judge(self, stored: StoredHandoff | SavedStateError | None) -> None:
+        bad_store = stored if isinstance(stored, SavedStateError) else None
         state: SavedState | None = None
         try:
-            state = from_store(stored) if stored else None
+            state = from_store(stored) if isinstance(stored, StoredHandoff) else None
         except SavedStateError as error:
             bad_store = error
         if state is not None and set(self._rules.engines).isdisjoint(state.document.engines):
@@ -193,11 +207,14 @@ class StartChecks:
         return next((one for one in ours if one.run != self._rules.run), None)
 
     async def _asked(self, ask: Callable[[], Awaitable[R]]) -> R:
+        """A store that does not answer, or holds what no router wrote, is asked again for ever."""
         pause, longest = PAUSES_S
+        troubles = Troubles()
         while True:
             try:
                 return await ask()
-            except StoreUnreachable:
+            except (StoreUnreachable, StoreDamaged) as error:
+                troubles.met("start", error)
                 await self._ports.clock.sleep(pause * (0.5 + 0.5 * self._ports.jitter()))
                 pause = min(2 * pause, longest)
             except StoreProtocolError as error:

@@ -14,7 +14,7 @@ from narwhal.config import redis_url, urls
 from narwhal.config.option_table import BY_KEY, OPTIONS, Option
 from narwhal.config.rules import OneOf, shown
 from narwhal.errors import ConfigError
-from narwhal.model.settings import LeaseTimings, StoreAddress
+from narwhal.model.settings import LONGEST_TTL_S, LeaseTimings, StoreAddress
 
 FLAG: Final = "flag"
 ENVIRONMENT: Final = "environment"
@@ -210,6 +210,8 @@ def timing_problems(timings: LeaseTimings) -> list[str]:
             "--lease-ttl - --lease-safety-margin must be ≥ 3 x --lease-renew-interval "
             f"({3 * renew:g}), got {room:g}"
         )
+    if ttl > LONGEST_TTL_S:
+        problems.append(f"--lease-ttl must be ≤ {LONGEST_TTL_S:g}, got {ttl:g}")
     if margin + rounding < 0.1 * ttl:
         problems.append(f"--lease-safety-margin must be ≥ 0.1 x --lease-ttl ({0.1 * ttl:g}), got {margin:g}")
     if probe > renew + rounding:

@@ -60,8 +60,10 @@ class LogPosition:
 
     @classmethod
     def parse(cls, text: str) -> LogPosition:
-        """Raises ValueError on anything but `<int>-<int>`."""
+        """Raises ValueError on anything but `<digits>-<digits>`."""
         epoch, _, n = text.partition("-")
+        if not (text.isascii() and epoch.isdigit() and n.isdigit()):
+            raise ValueError("no stream id")
         return cls(int(epoch), int(n))
 
 

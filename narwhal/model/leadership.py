@@ -33,6 +33,8 @@ class LeaseSight:
     store_reachable: bool = False
     store_failures: int = 0
     store_latency_s: float | None = None
+    damaged: str = ""
+    """Which key holds what no router wrote, so that nobody here can acquire: "" for none."""
 
 
 @dataclass(frozen=True, slots=True)

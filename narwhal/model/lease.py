@@ -65,6 +65,8 @@ class LeaseView:
     version: LeaseVersion | None = None
     epoch: int = 0
     epoch_key: int = 0
+    epoch_key_damaged: bool = False
+    """It holds no epoch, or is of another type: it counts as 0."""
     owner: str = ""
     url: str = ""
     ttl_ms: int = 0

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+
+_PID = re.compile(r"[0-9]{1,9}")
+"""More is no PID, and no C integer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class ProcessMark:
         """From stored fields; what is missing or no number is unknown."""
         texts = {field.name: record.get(field.name, "") for field in fields(cls)}
         pid = texts.pop("pid")
-        return cls(pid=int(pid) if pid.isascii() and pid.isdigit() else 0, **texts)
+        return cls(pid=int(pid) if _PID.fullmatch(pid) else 0, **texts)
 
     def record(self) -> dict[str, str]:
         """The fields as they are stored."""

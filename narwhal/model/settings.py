@@ -157,6 +157,10 @@ class FleetConfig:
     digest: str
 
 
+LONGEST_TTL_S = 86_400.0
+"""A day: every watcher remembers the longest TTL that it ever saw, so no record may tell any number."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseTimings:
     """T, R, M, P and o of cluster.md. `problems` of a set are the config package's to report."""

@@ -168,7 +168,7 @@ class _Reader:
     def _counters(self) -> Counters:
         counters = self._mapping("counters")
         if not all(_is_count(count) for name, count in counters.items() if name in _COUNTERS):
-            raise self._wrong("counters", "an object of integers ≥ 0")
+            raise self._wrong("counters", "an object of integers from 0 to 2^53")
         return Counters(**{name: count for name, count in counters.items() if name in _COUNTERS})
 
 
@@ -177,7 +177,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    """More than a double counts exactly is damage: it could not be written again."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53
 
 
 def _is_epoch(value: Any) -> bool:

@@ -20,6 +20,7 @@ from narwhal.atomic_file import replace_file
 from narwhal.errors import ConfigError, SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, CheckpointRecord
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.store.numbers import MOST_EXACT, MOST_TTL_MS
 
 MODE: Final = 0o640
 
@@ -101,8 +102,9 @@ def _record(path: Path, text: bytes) -> CheckpointRecord:
             raise SavedStateError(f"{path}: {name} has the wrong type, got {value!r:.80}")
         if isinstance(value, int | float) and value < 0:
             raise SavedStateError(f"{path}: {name} must not be negative, got {value!r}")
-    if own.get("epoch_floor", 0) > MAX_EPOCH:
-        raise SavedStateError(f"{path}: epoch_floor must be at most {MAX_EPOCH}")
+    for name, most in (("epoch_floor", MAX_EPOCH), ("ttl_ms_max", MOST_TTL_MS), ("applied_n", MOST_EXACT)):
+        if own.get(name, 0) > most:
+            raise SavedStateError(f"{path}: {name} must be at most {most}")
     for name, wanted in (("schema", HANDOFF_SCHEMA), ("schema_version", SCHEMA_VERSION)):
         if document and document.get(name) != wanted:
             raise SavedStateError(f"{path}: {name} must be {wanted!r}, got {document.get(name)!r}")

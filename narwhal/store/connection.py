@@ -25,7 +25,7 @@ from redis.asyncio.connection import (
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from narwhal.errors import StoreError, StoreProtocolError, StoreUnreachable
+from narwhal.errors import StoreDamaged, StoreError, StoreProtocolError, StoreUnreachable
 from narwhal.model.settings import StoreAddress
 from narwhal.store.address import Addresses, Place, Whereabouts
 from narwhal.store.faults import ELSEWHERE, kind_of, translated
@@ -131,6 +131,8 @@ class RedisConnection:
             if kind_of(error) in ELSEWHERE:
                 await self._lose()
             raise translated(what, error) from error
+        except StoreDamaged:  # every reply was read: the connection is sound
+            raise
         except (driver.RedisError, OSError) as error:
             await self._drop()
             raise self._no_answer(what, error) from error

@@ -7,7 +7,7 @@ from typing import Final
 
 from redis import exceptions as driver
 
-from narwhal.errors import StoreError, StoreProtocolError, StoreUnreachable
+from narwhal.errors import StoreDamaged, StoreError, StoreProtocolError, StoreUnreachable
 
 
 class ReplyKind(StrEnum):
@@ -28,6 +28,7 @@ class ReplyKind(StrEnum):
     WRONGPASS = "WRONGPASS"
     CLUSTERDOWN = "CLUSTERDOWN"
     MOVED = "MOVED"
+    WRONGTYPE = "WRONGTYPE"
     OTHER = ""
 
 
@@ -57,6 +58,9 @@ ELSEWHERE: Final = frozenset({ReplyKind.READONLY, ReplyKind.MASTERDOWN, ReplyKin
 """The master is somewhere else: drop the connection and resolve it again."""
 
 
+_ODD_VALUES: Final = ("attempt to ", "bad argument #")
+"""How a script ends that met a value which no router wrote."""
+
 DEMOTED: Final = "cannot be used with replica instances"
 """WAIT says so; every write would be READONLY."""
 
@@ -85,4 +89,6 @@ def translated(what: str, error: Exception) -> StoreError:
         )
     if kind in (ReplyKind.NOPERM, ReplyKind.NOAUTH, ReplyKind.WRONGPASS):
         return StoreProtocolError(f"{what}: the server refuses this user (see configs/redis.acl): {detail}")
+    if kind is ReplyKind.WRONGTYPE or any(words in detail for words in _ODD_VALUES):
+        return StoreDamaged(f"{what}: {detail}")
     return StoreProtocolError(f"{what}: {detail}")

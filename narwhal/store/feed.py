@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from narwhal.errors import StoreProtocolError
+from narwhal.errors import StoreDamaged
 from narwhal.model.handoff import LOG_START, EntryKind, LogEntry, LogPosition
 from narwhal.model.store_call import FeedBatch
 from narwhal.store import replies
@@ -78,23 +78,27 @@ class RedisFeed:
         entries = await self._entries(after, min(block_s, LONGEST_BLOCK_S))
         keys = self._keys.of("lease_peek")
         reply = await self._runner.run("lease_peek", keys, timeout_s=self._connection.waits.reply_s)
-        view = replies.decoded("lease_peek", reply, decode=replies.view)
+        view = replies.decoded("lease_peek", reply, decode=replies.view, keys=self._keys)
         return self._continuity.batch(after, entries, inc=str(view.inc), top=view.log_top)
 
     async def _entries(self, after: LogPosition, block_s: float) -> list[LogEntry]:
         block = ("BLOCK", max(1, int(block_s * 1000))) if block_s > 0 else ()
         words = ("XREAD", "COUNT", BATCH, *block, "STREAMS", self._keys["log"], str(after))
-        return _read(
-            await self._connection.command(*words, timeout_s=block_s + self._connection.waits.reply_s)
-        )
+        timeout_s = block_s + self._connection.waits.reply_s
+        try:
+            reply = await self._connection.command(*words, timeout_s=timeout_s)
+        except StoreDamaged as error:
+            raise StoreDamaged(f"{error} ({self._keys['log']})") from error
+        return _read(reply, self._keys["log"])
 
     async def aclose(self) -> None:
         await self._connection.aclose()
 
 
-def _read(reply: Any) -> list[LogEntry]:
+def _read(reply: Any, key: str) -> list[LogEntry]:
     """[[key, [[id, [kind, <kind>, body, <body>]], ...]]] or None when nothing came."""
     try:
-        return [log_entry((name, fields[1], fields[3])) for name, fields in (reply[0][1] if reply else ())]
+        entries = reply[0][1] if reply else ()
+        return [log_entry((name, fields[1], fields[3]), key=key) for name, fields in entries]
     except (IndexError, TypeError, ValueError) as error:
-        raise StoreProtocolError(f"XREAD gave an answer that cannot be read: {error}") from error
+        raise StoreDamaged(f"{key}: XREAD gave an answer that cannot be read: {error}") from error

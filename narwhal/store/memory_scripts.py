@@ -17,6 +17,7 @@ import msgpack
 
 from narwhal.model.handoff import LOG_START, LogPosition
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.store.numbers import MOST_REPLICAS
 from narwhal.store.replies import pairs
 
 Word = str | bytes | int
@@ -41,6 +42,13 @@ class Call:
     @property
     def inc(self) -> str:
         return f"{self.run_id}/{self.replid}"
+
+
+def _whole(text: object, most: int = 2 * MAX_EPOCH) -> int:
+    """What no router wrote counts as 0."""
+    digits = isinstance(text, str) and text.isascii() and text.isdigit()
+    number = int(text) if digits and isinstance(text, str) else 0
+    return number if number <= most else 0
 
 
 @dataclass(slots=True)
@@ -71,6 +79,11 @@ class Data:
         lease = self.lease
         return lease.get("state") == "held" and lease["token"] == token and lease["epoch"] == epoch
 
+    @property
+    def known_epoch(self) -> int:
+        """What the `epoch` key is worth: 0 where it holds none."""
+        return _whole(str(self.epoch), MAX_EPOCH)
+
     def lost(self) -> list[Word]:
         return [
             "LOST",
@@ -94,8 +107,8 @@ def lease_claim(data: Data, call: Call) -> list[Word]:
     nonce, floor, ttl_ms = call.args
     if data.lease and data.lease["state"] != "vacant":
         return ["EXISTS"]
-    if int(floor) <= MAX_EPOCH:
-        data.epoch = max(data.epoch, int(floor))
+    if MAX_EPOCH >= int(floor) > data.known_epoch:
+        data.epoch = int(floor)
     if data.lease:
         return ["EXISTS"]
     data.lease = {"state": "vacant", "token": nonce, "seq": "0", "epoch": "0", "ttl_ms": ttl_ms}
@@ -116,13 +129,13 @@ def lease_acquire(data: Data, call: Call) -> list[Word]:
         return ["NEWSERVER", call.inc]
     if lease["token"] == token or expected != f"{lease['token']}:{lease['seq']}":
         return ["HELD", lease.get("owner", ""), lease["epoch"]]
-    stored = (data.epoch, int(lease["epoch"]), data.log_top.epoch, int(data.handoff.get("epoch", 0)))
-    epoch = max(*stored, int(floor), call.now_ms // 1000) + 1
+    stored = (_whole(lease["epoch"], MAX_EPOCH), _whole(data.handoff.get("epoch"), MAX_EPOCH))
+    epoch = max(data.known_epoch, *stored, data.log_top.epoch, int(floor), call.now_ms // 1000) + 1
     if epoch > MAX_EPOCH:
         return ["BADFLOOR"]
     life = f"{call.inc}/{token}:0"
     before = data.log_top
-    most = max(int(replicas), int(lease["replicas"]), call.replicas)
+    most = max(int(replicas), _whole(lease["replicas"], MOST_REPLICAS), call.replicas)
     data.lease = _held(call, token=token, seq="0", epoch=str(epoch), ttl_ms=ttl_ms)
     data.lease |= {"life": life, "sure": "1", "replicas": str(most), **pairs(call.args[6:])}
     if lease["state"] == "released":
@@ -148,9 +161,9 @@ def _held(call: Call, *, token: str, seq: str, epoch: str, ttl_ms: str) -> dict[
 def lease_renew(data: Data, call: Call) -> list[Word]:
     token, epoch, seq, last_life, ttl_ms, replicas = call.args[:6]
     lease = data.lease
-    most = str(max(int(replicas), int(lease.get("replicas", 0)), call.replicas))
+    most = str(max(int(replicas), _whole(lease.get("replicas"), MOST_REPLICAS), call.replicas))
     if data.holds(token, epoch):
-        if int(seq) <= int(lease["seq"]):
+        if int(seq) <= _whole(lease["seq"]):
             return ["STALE"]
         life, sure = lease["life"], last_life == lease["life"]
         if lease["inc"] != call.inc:
@@ -158,13 +171,14 @@ def lease_renew(data: Data, call: Call) -> list[Word]:
         lease |= {"seq": seq, "inc": call.inc, "life": life, "sure": str(int(sure)), "ttl_ms": ttl_ms}
         lease |= {"replicas": most, "renewed_ms": str(call.now_ms)}
         return ["OK", life, most, *_flat(data.claims)]
-    if not lease or lease["state"] == "vacant" or int(lease["epoch"]) < int(epoch):
+    stored_epoch = _whole(lease.get("epoch"), MAX_EPOCH)
+    if not lease or lease["state"] == "vacant" or stored_epoch < int(epoch):
         life = f"{call.inc}/{token}:{seq}"
         data.lease = _held(call, token=token, seq=seq, epoch=epoch, ttl_ms=ttl_ms)
         data.lease |= {"life": life, "sure": "0", "replicas": most, **pairs(call.args[6:])}
-        data.epoch = max(data.epoch, int(epoch))
+        data.epoch = max(data.known_epoch, int(epoch))
         return ["REINSTATED", life, most]
-    return data.lost()
+    return ["LOST", lease["state"], stored_epoch, lease.get("owner", "")]
 
 
 def lease_release(data: Data, call: Call) -> list[Word]:
@@ -183,7 +197,7 @@ def lease_release(data: Data, call: Call) -> list[Word]:
 
 def _log_release(data: Data, call: Call) -> None:
     lease = data.lease
-    top = max(data.log_top, LogPosition(int(lease["epoch"]), 0))
+    top = max(data.log_top, LogPosition(_whole(lease["epoch"], MAX_EPOCH), 0))
     body: dict[str, object] = {name: lease[name] for name in ("owner", "reason", "successor")}
     body["at_ms"] = call.now_ms
     data.add(LogPosition(top.epoch, top.n + 1), "released", body=_packed(body))
@@ -239,7 +253,7 @@ def handoff_publish(data: Data, call: Call) -> list[Word]:
     token, epoch, seq, upto, schema_version, crc32, document = call.args
     if not data.holds(token, epoch):
         return data.lost()
-    stored = (int(data.handoff.get("epoch", 0)), int(data.handoff.get("seq", 0)))
+    stored = (_whole(data.handoff.get("epoch"), MAX_EPOCH), _whole(data.handoff.get("seq")))
     if max(stored[0], data.log_top.epoch) > int(epoch) or stored >= (int(epoch), int(seq)):
         return ["OLD", max(stored[0], data.log_top.epoch)]
     told = LogPosition.parse(upto)
@@ -260,11 +274,21 @@ def handoff_load(data: Data, call: Call) -> list[Word]:
 
 def totals_flush(data: Data, call: Call) -> list[Word]:
     for run, told in pairs(call.args).items():
-        kept: dict[str, int] = json.loads(data.totals.get(run, "{}"))
-        for name, count in json.loads(told).items():
+        kept = _counts(data.totals.get(run, "{}"))
+        for name, count in _counts(told).items():
             kept[name] = max(kept.get(name, 0), count)
         data.totals[run] = json.dumps(kept, sort_keys=True, separators=(",", ":"))
     return ["OK", *_flat(data.totals)]
+
+
+def _counts(text: str) -> dict[str, int]:
+    """What no router wrote counts for nothing."""
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return {}
+    found = fields.items() if isinstance(fields, dict) else ()
+    return {name: count for name, count in found if type(count) is int and 0 <= count <= 2 * MAX_EPOCH}
 
 
 def router_announce(data: Data, call: Call) -> list[Word]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 
 import orjson
 
+from narwhal.model.lease import MAX_EPOCH
 from narwhal.model.process import ProcessMark
 from narwhal.model.store_call import RouterEntry
 from narwhal.store import replies
 from narwhal.store.keys import Keys
+from narwhal.store.numbers import whole
 from narwhal.store.scripts import ScriptRunner
 
 log = logging.getLogger("narwhal.store")
@@ -32,12 +35,12 @@ class ScriptRegistry:
         keys = [*self._keys.of("router_announce"), self._keys.router(entry.router_id)]
         args = [entry.router_id, entry.run, *(word for pair in _fields(entry).items() for word in pair)]
         reply = await self._runner.run("router_announce", keys, args=args, timeout_s=timeout_s)
-        return replies.decoded("router_announce", reply, decode=_accepted)
+        return replies.decoded("router_announce", reply, decode=_accepted, keys=self._keys)
 
     async def withdraw(self, router_id: str, run: str, *, timeout_s: float) -> None:
         keys = [*self._keys.of("router_withdraw"), self._keys.router(router_id)]
         reply = await self._runner.run("router_withdraw", keys, args=(router_id, run), timeout_s=timeout_s)
-        replies.decoded("router_withdraw", reply, decode=_accepted)
+        replies.decoded("router_withdraw", reply, decode=_accepted, keys=self._keys)
 
     async def routers(self, *, timeout_s: float) -> Sequence[RouterEntry]:
         """Live entries, longest unseen first. Two calls: an entry may end between them. May be empty."""
@@ -67,7 +70,7 @@ class ScriptRegistry:
         claim = orjson.dumps({"epoch": epoch, "reason": reason}) if reason else b""
         keys = self._keys.of("claim_put")
         reply = await self._runner.run("claim_put", keys, args=(router_id, epoch, claim), timeout_s=timeout_s)
-        return replies.decoded("claim_put", reply, decode=replies.changed)
+        return replies.decoded("claim_put", reply, decode=replies.changed, keys=self._keys)
 
     async def aclose(self) -> None:
         await self._runner.aclose()
@@ -111,18 +114,28 @@ def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
         role=fields["role"],
         url=fields["url"],
         control_url=fields.get("control_url", ""),
-        epoch=int(fields.get("epoch", "0")),
-        mirror_epoch=int(fields.get("mirror_epoch", "0")),
-        mirror_n=int(fields.get("mirror_n", "0")),
-        mirror_age_s=float(fields["mirror_age_s"]) if fields.get("mirror_age_s") else None,
-        resident=int(fields.get("resident", "0")),
+        epoch=whole(fields.get("epoch", "0"), most=MAX_EPOCH),
+        mirror_epoch=whole(fields.get("mirror_epoch", "0"), most=MAX_EPOCH),
+        mirror_n=whole(fields.get("mirror_n", "0")),
+        mirror_age_s=_seconds(fields.get("mirror_age_s", "")),
+        resident=whole(fields.get("resident", "0")),
         ready_to_take=fields.get("ready_to_take") == "1",
         drift=tuple(str(sentence) for sentence in drift),
         version=fields.get("version", ""),
         config_digest=fields.get("config_digest", ""),
         contract_digest=fields.get("contract_digest", ""),
         voters=fields.get("voters", ""),
-        schema_version=int(fields.get("schema_version", "0")),
+        schema_version=whole(fields.get("schema_version", "0")),
         process=ProcessMark.of_record(fields),
-        seen_ms=int(fields.get("seen_ms", "0")),
+        seen_ms=whole(fields.get("seen_ms", "0")),
     )
+
+
+def _seconds(text: str) -> float | None:
+    """Raises ValueError on what is no time that has passed."""
+    if not text:
+        return None
+    seconds = float(text)
+    if not (math.isfinite(seconds) and seconds >= 0.0):
+        raise ValueError("no seconds")
+    return seconds

@@ -1,6 +1,7 @@
 """Reply arrays of the scripts -> values of `narwhal.model`. The only place that knows their order.
 
-Every decoder raises StoreProtocolError, naming script and reply, on an answer it cannot read.
+Every decoder raises StoreDamaged, naming script, key and shape of the reply, on an answer it cannot read:
+the scripts are ours, so what is odd in an answer was stored by somebody else.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from narwhal.errors import StoreProtocolError
+from narwhal.errors import StoreDamaged, StoreProtocolError
 from narwhal.model.handoff import LogPosition
 from narwhal.model.lease import (
+    MAX_EPOCH,
     Acquired,
     AcquireReply,
     Appended,
@@ -34,6 +36,8 @@ from narwhal.model.lease import (
     Stale,
     TopIs,
 )
+from narwhal.store.keys import SCRIPT_KEYS, Keys
+from narwhal.store.numbers import MOST_EXACT, MOST_REPLICAS, MOST_TTL_MS, Damage, stored, whole
 
 R = TypeVar("R")
 Word = TypeVar("Word", str, bytes)
@@ -43,15 +47,26 @@ _HEX40 = re.compile(r"[0-9a-f]{40}")
 _ROLES = ("master", "slave")
 
 
-def decoded(script: str, reply: Sequence[bytes], *, decode: Callable[[str, list[str]], R]) -> R:
-    """Applies `decode(status, details)`; malformed answers become StoreProtocolError."""
+def decoded(
+    script: str, reply: Sequence[bytes], *, decode: Callable[[str, list[str]], R], keys: Keys | None = None
+) -> R:
+    """Applies `decode(status, details)`; malformed answers become StoreDamaged. `keys` names the key."""
     try:
         words = [_text(item) for item in reply]
         return decode(words[0], words[1:])
     except (ValueError, IndexError, KeyError, AttributeError, TypeError) as error:
         # Not chained, not quoted: the words of an error repeat the value that could not be read.
+        where = _where(script, error, keys=keys or Keys("..."))
         found = f"{_shape(reply)} ({type(error).__name__})"
-        raise StoreProtocolError(f"{script} gave an answer that cannot be read: {found}") from None
+        raise StoreDamaged(f"{script} gave an answer that cannot be read: {where}{found}") from None
+
+
+def _where(script: str, error: Exception, *, keys: Keys) -> str:
+    if isinstance(error, Damage):
+        return f"{keys[error.key]}: {error.what}; "
+    if script not in SCRIPT_KEYS:
+        return ""
+    return f"see {', '.join(keys.of(script))}; "
 
 
 def _shape(reply: object) -> str:
@@ -82,15 +97,36 @@ def view(status: str, details: list[str]) -> LeaseView:
         fields = {}
     elif status != "OK":
         raise ValueError(f"unknown status {status}")
+    known = _epoch_key(epoch_key)
     return LeaseView(
         inc=inc,
         role=role,
-        epoch_key=int(epoch_key),
-        now_ms=int(now_ms),
-        connected_replicas=int(replicas),
-        log_top=LogPosition.parse(log_top),
+        epoch_key=known or 0,
+        epoch_key_damaged=known is None,
+        now_ms=whole(now_ms),
+        connected_replicas=whole(replicas),
+        log_top=_position(log_top),
         **_record(fields) if fields else {},  # type: ignore[arg-type]
     )
+
+
+def _epoch_key(text: str) -> int | None:
+    """None: it counts for nothing, as if it had been deleted; the scripts see it so too."""
+    try:
+        return whole(text, most=MAX_EPOCH)
+    except ValueError:
+        return None
+
+
+def _position(text: str) -> LogPosition:
+    """Raises Damage for an id whose epoch no owner can have had."""
+    try:
+        position = LogPosition.parse(text)
+    except ValueError:
+        raise Damage("log", "its last id is none of ours") from None
+    if position.epoch > MAX_EPOCH:
+        raise Damage("log", f"the epoch of its last id is above {MAX_EPOCH}")
+    return position
 
 
 def _incarnation(run_id: str, replid: str, *, role: str) -> Incarnation:
@@ -104,22 +140,30 @@ def _incarnation(run_id: str, replid: str, *, role: str) -> Incarnation:
 
 
 def _record(fields: Mapping[str, str]) -> dict[str, object]:
+    try:
+        state, token = LeaseState(fields["state"]), fields["token"]
+    except (KeyError, ValueError):
+        raise Damage("lease", "state or token is missing or unknown") from None
+
+    def number(name: str, default: str = "", *, most: int = MOST_EXACT) -> int:
+        return stored("lease", fields.get(name, default), field=name, most=most)
+
     return {
-        "state": LeaseState(fields["state"]),
-        "version": LeaseVersion(fields["token"], int(fields["seq"])),
-        "epoch": int(fields["epoch"]),
+        "state": state,
+        "version": LeaseVersion(token, number("seq")),
+        "epoch": number("epoch", most=MAX_EPOCH),
         "owner": fields.get("owner", ""),
         "url": fields.get("url", ""),
-        "ttl_ms": int(fields["ttl_ms"]),
-        "acquired_ms": int(fields.get("acquired_ms", "0")),
-        "renewed_ms": int(fields.get("renewed_ms", "0")),
+        "ttl_ms": number("ttl_ms", most=MOST_TTL_MS),
+        "acquired_ms": number("acquired_ms", "0"),
+        "renewed_ms": number("renewed_ms", "0"),
         "record_inc": fields.get("inc", ""),
         "sure": fields.get("sure") == "1",
         "successor": fields.get("successor", ""),
         "reason": fields.get("reason", ""),
-        "prior_epoch": int(fields.get("prior_epoch", "0")),
+        "prior_epoch": number("prior_epoch", "0", most=MAX_EPOCH),
         "prior_reason": fields.get("prior_reason", ""),
-        "replicas": int(fields.get("replicas", "0")),
+        "replicas": number("replicas", "0", most=MOST_REPLICAS),
         "deposed": fields.get("deposed") == "1",
         "fields": dict(fields),
     }
@@ -138,10 +182,10 @@ def acquired(status: str, details: list[str]) -> AcquireReply:
     match status:
         case "OK" | "AGAIN":
             epoch, life, replicas = details
-            return Acquired(int(epoch), life, again=status == "AGAIN", replicas=int(replicas))
+            return Acquired(_epoch(epoch), life, again=status == "AGAIN", replicas=_replicas(replicas))
         case "HELD":
             owner, epoch = details
-            return HeldBy(owner, int(epoch))
+            return HeldBy(owner, _epoch(epoch))
         case "NEWSERVER":
             return NewServer(details[0])
         case "NONE":
@@ -154,9 +198,9 @@ def acquired(status: str, details: list[str]) -> AcquireReply:
 def renewed(status: str, details: list[str]) -> RenewReply:
     match status:
         case "OK":
-            return Renewed(details[0], pairs(details[2:]), int(details[1]))
+            return Renewed(details[0], pairs(details[2:]), _replicas(details[1]))
         case "REINSTATED":
-            return Reinstated(details[0], int(details[1]))
+            return Reinstated(details[0], _replicas(details[1]))
         case "STALE":
             return Stale()
     return _lost(status, details)
@@ -180,16 +224,24 @@ def published(status: str, details: list[str]) -> PublishReply:
         case "OK":
             return Published(_id(details[0]))
         case "OLD":
-            return OldEpoch(int(details[0]))
+            return OldEpoch(stored("log", details[0], field="the epoch of its last id", most=MAX_EPOCH))
     return _lost(status, details)
 
 
 def _id(text: str) -> str:
-    return str(LogPosition.parse(text))
+    return str(_position(text))
 
 
 def _lost(status: str, details: list[str]) -> Lost:
     if status != "LOST":
         raise ValueError(f"unknown status {status}")
     state, epoch, owner = details
-    return Lost(state, int(epoch), owner)
+    return Lost(state, _epoch(epoch), owner)
+
+
+def _epoch(text: str) -> int:
+    return stored("lease", text, field="epoch", most=MAX_EPOCH)
+
+
+def _replicas(text: str) -> int:
+    return stored("lease", text, field="replicas", most=MOST_REPLICAS)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
-from narwhal.errors import StoreProtocolError, StoreUnreachable
+from narwhal.errors import StoreDamaged, StoreProtocolError, StoreUnreachable
 from narwhal.store.connection import RedisConnection
-from narwhal.store.faults import ReplyKind, kind_of
+from narwhal.store.faults import ReplyKind, kind_of, translated
 
 Argument = str | bytes | int
 Reply = Sequence[bytes]
@@ -95,7 +95,7 @@ class RedisRunner:
         words: list[Argument] = [len(keys), *keys, *args]
 
         async def talk(wire: AbstractConnection) -> Reply:
-            return await _evaluated(wire, loaded, words=words)
+            return await _told(wire, loaded, words=words)
 
         return await self._connection.exchange(script, talk, timeout_s=timeout_s)
 
@@ -108,7 +108,7 @@ class RedisRunner:
         until = asyncio.get_running_loop().time() + allowed_s
 
         async def talk(wire: AbstractConnection) -> tuple[Reply, int, int]:
-            reply = await _evaluated(wire, loaded, words=words)
+            reply = await _told(wire, loaded, words=words)
             needed = needs(reply)
             return reply, needed, await _confirmed(wire, needed, until=until) if needed else 0
 
@@ -119,6 +119,34 @@ class RedisRunner:
 
     async def aclose(self) -> None:
         await self._connection.aclose()
+
+
+async def _told(wire: AbstractConnection, script: Script, *, words: Sequence[Argument]) -> Reply:
+    """The script's reply. Raises StoreDamaged with the name of the key that holds what no router wrote."""
+    try:
+        return await _evaluated(wire, script, words=words)
+    except ResponseError as error:
+        problem = translated(script.name, error)
+        if not isinstance(problem, StoreDamaged):
+            raise
+    keys = [str(word) for word in words[1 : 1 + int(words[0])]]
+    wrong = [key for key in keys if await _is_of_another_type(wire, key)]
+    raise StoreDamaged(f"{problem} (see {', '.join(wrong or keys)})")
+
+
+_LOOKS: Final = {"epoch": ("GET",), "log": ("XRANGE", "-", "-"), "routers": ("ZRANGE", 0, 0)}
+_LOOK_AT_HASH: Final = ("HGET", "-")
+
+
+async def _is_of_another_type(wire: AbstractConnection, key: str) -> bool:
+    """By a read that fits what routers keep there: a user of ours may not ask for the type."""
+    command, *rest = _LOOKS.get(key.rpartition(":")[2], _LOOK_AT_HASH)
+    try:
+        await wire.send_command(command, key, *rest)
+        await wire.read_response()
+    except ResponseError as error:
+        return kind_of(error) is ReplyKind.WRONGTYPE
+    return False
 
 
 async def _evaluated(wire: AbstractConnection, script: Script, *, words: Sequence[Argument]) -> Reply:

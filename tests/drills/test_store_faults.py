@@ -94,6 +94,36 @@ def test_the_lease_key_is_deleted_by_hand(stage: Stage) -> None:
     seen.unnoticed()
 
 
+def test_keys_that_no_router_wrote(stage: Stage) -> None:
+    """A person's hand in every key: the owner goes on, what it writes heals by itself, and a handover works
+    over what nobody mends."""
+
+    def key(name: str) -> str:
+        return f"narwhal:{{simulated}}:{name}"
+
+    with drill(stage.pair, "damaged keys") as seen:
+        with stage.redis.client() as client:
+            client.hset(LEASE, mapping={"seq": "abc", "epoch": "99999999999999999999", "replicas": "x"})
+            client.hset(key("handoff"), mapping={"epoch": "abc", "seq": "-1"})
+            client.hset(key("totals"), "nobody", "{")
+            for name in ("claims", "epoch"):
+                client.delete(key(name))
+                client.rpush(key(name), "x")
+        time.sleep(2.5)
+    seen.unnoticed()
+    with drill(stage.pair, "yield over damaged keys", everybody=True) as seen:
+        with stage.redis.client() as client:
+            client.delete(key("epoch"))
+            client.set(key("epoch"), "99999999999999999999")
+        time.sleep(0.5)
+        eventually(lambda: hand_over(stage.pair.routers[seen.owner]), what="a yield that is accepted")
+    assert seen.clients.failed == []
+    assert stage.pair.owner != seen.owner
+    assert stage.pair.epoch() > seen.epoch
+    told = [line for router in stage.pair.routers.values() for line in router.process.lines]
+    assert any(key("epoch") in line for line in told), "the key is named"
+
+
 def test_full_memory(stage: Stage) -> None:
     with drill(stage.pair, "maxmemory full 3 s") as seen:
         with stage.redis.client() as client:

@@ -205,6 +205,7 @@ def test_the_default_timings_hold() -> None:
         ),
         (LeaseTimings(ttl_s=5.0, renew_interval_s=1.5), "--lease-ttl - --lease-safety-margin must be ≥ 3 x"),
         (LeaseTimings(ttl_s=11.0, safety_margin_s=1.0), "--lease-safety-margin must be ≥ 0.1 x --lease-ttl"),
+        (LeaseTimings(ttl_s=86_401.0, safety_margin_s=8_641.0), "--lease-ttl must be ≤ 86400, got 86401"),
         (LeaseTimings(standby_probe_interval_s=1.5), "--standby-probe-interval must be ≤"),
     ],
 )
