@@ -99,8 +99,7 @@ def cluster_document(status: ClusterStatus) -> Document:
 
 
 def lifecycle_document(view: LifecycleView) -> Document:
-    """Waves are not in this version: none is on."""
-    control, carried = view.control, view.lifecycle
+    control, carried, wave = view.control, view.lifecycle, view.wave
     return {
         **_schema("narwhal.lifecycle"),
         "router": {
@@ -114,7 +113,12 @@ def lifecycle_document(view: LifecycleView) -> Document:
             iid: {**_upkeep(iid, view), "resident": {"prefill": legs.prefill, "decode": legs.decode}}
             for iid, legs in view.resident.items()
         },
-        "wave": {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False},
+        "wave": {
+            "id": wave.wave_id,
+            "active": wave.active,
+            "readiness_withdrawn": wave.readiness_withdrawn,
+            "ready_to_stop": wave.ready_to_stop,
+        },
         "error": "",
     }
 

@@ -35,7 +35,6 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
         ),
         HANDOFF: (
             Resting("counters.refused", 0, "predictive admission"),
-            Resting("lifecycle.wave", None, "lifecycle"),
             Resting("lifecycle.backend_outage", False, "failure handling: outage"),
         ),
         CLUSTER: (),

@@ -34,7 +34,6 @@ OPTIONAL_BLOCKS: Final = ("engines[].shared_device", "engine_contract", "hardwar
 # Parts that come after this version, by the name that the warning line uses.
 SEATS: Final = "legs per engine"
 PREDICTIVE: Final = "predictive admission"
-WAVES: Final = "whole-wave restarts"
 ROLES: Final = "role control"
 
 
@@ -346,7 +345,6 @@ _RECOVERY = (
         "individual",
         doc="Whether engines restart one by one or all together.",
         rule=OneOf(("individual", "whole_wave")),
-        later=WAVES,
         at_rest="individual",
     ),
     _number(

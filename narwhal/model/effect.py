@@ -34,6 +34,11 @@ def tell(kind: str, iid: str, *, reason: str, enforced: bool = True, **fields: A
     return Told(kind, {"iid": iid, **fields, "reason": reason, "enforced": enforced}, enforced)
 
 
+def tell_fleet(kind: str, *, reason: str, **fields: Any) -> Told:
+    """The telling of a transition of the whole fleet."""
+    return Told(kind, {**fields, "reason": reason, "enforced": True})
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeWanted:
     """Look at `iid` now, beside everything else. `producer`: whose KV to pull, "" = its own.
@@ -58,3 +63,5 @@ class RequestSuspected:
 
 
 Effect = Told | ProbeWanted | RequestSuspected
+Effects = tuple[Effect, ...]
+NOTHING: Effects = ()

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from narwhal.model.control import ControlStatus
+from narwhal.model.maintenance import WaveView
 from narwhal.model.placement import Resident
 from narwhal.model.standing import EjectionView
 
@@ -62,8 +63,8 @@ class PeerReady:
 class LifecycleView:
     """The engines' planned maintenance at one instant. `lifecycle` is that part of the handoff document
     (a standby's: the mirrored one), `records` has its records under the engines' IDs. `accepts_new` names the
-    engines that take new work, `ejections` those that are out by a verdict. `wall`: Unix seconds of the
-    look."""
+    engines that take new work, `ejections` those that are out by a verdict, `wave` is the whole fleet's.
+    `wall`: Unix seconds of the look."""
 
     control: ControlStatus
     lifecycle: Mapping[str, Any]
@@ -72,3 +73,4 @@ class LifecycleView:
     resident: Mapping[str, Resident]
     wall: float
     ejections: Mapping[str, EjectionView] = field(default_factory=dict)
+    wave: WaveView = field(default_factory=WaveView)

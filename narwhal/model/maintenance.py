@@ -19,6 +19,26 @@ class DrainState(StrEnum):
     BLOCKED = "blocked"
 
 
+class WaveState(StrEnum):
+    """Where the whole fleet's maintenance stands. Every state but OFF keeps all engines out of placement."""
+
+    OFF = "off"
+    REQUIRED = "required"
+    DRAINING = "draining"
+    RECOVERING = "recovering"
+
+
+@dataclass(frozen=True, slots=True)
+class WaveView:
+    """The wave at one instant. `wave_id`: None before its drain. `readiness_withdrawn`: the whole fleet is
+    out; `ready_to_stop`: every member may be stopped."""
+
+    wave_id: str | None = None
+    active: bool = False
+    readiness_withdrawn: bool = False
+    ready_to_stop: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Captured:
     """The process that was drained. `process_start`: Unix seconds; `digest`: of its attestation, "" where

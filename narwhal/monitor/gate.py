@@ -1,19 +1,22 @@
-"""The control gate as the request path sees it: ownership of the fleet and sound monitoring."""
+"""The control gate as the request path sees it: ownership of the fleet, sound monitoring, no wave."""
 
 from __future__ import annotations
 
 from narwhal.policy.monitoring import Monitoring
+from narwhal.policy.wave import Wave
 from narwhal.ports import ControlGate
 
 
 class MonitoredGate:
-    """A ControlGate that admits only while the control gate does and monitoring is not degraded."""
+    """A ControlGate that admits only while the control gate does, monitoring is not degraded and the fleet is
+    not held as a whole."""
 
-    __slots__ = ("_control", "_monitoring")
+    __slots__ = ("_control", "_monitoring", "_wave")
 
-    def __init__(self, control: ControlGate, monitoring: Monitoring) -> None:
+    def __init__(self, control: ControlGate, monitoring: Monitoring, *, wave: Wave) -> None:
         self._control = control
         self._monitoring = monitoring
+        self._wave = wave
 
     @property
     def epoch(self) -> int:
@@ -24,10 +27,10 @@ class MonitoredGate:
         return self._control.holder
 
     def may_admit(self, now: float) -> bool:
-        return not self._monitoring.degraded and self._control.may_admit(now)
+        return not self._wave.reason and not self._monitoring.degraded and self._control.may_admit(now)
 
     def refusal(self, now: float) -> str:
-        return self._control.refusal(now) or self._monitoring.reason
+        return self._control.refusal(now) or self._monitoring.reason or self._wave.reason
 
     def overruled(self, iid: str, epoch: int) -> bool:
         return self._control.overruled(iid, epoch)

@@ -1,62 +1,28 @@
 """Orders to drain and readmit engines, carried out: what is asked of engines, and when it is answered.
 
-A drain takes its engine out of placement before anything is asked, then captures which process it is. A
-readmission runs the checks of failures.md section 7 as a task of its own: a caller that leaves ends nothing,
-and one that comes meanwhile gets the same answer. An answer waits until what was done is stored.
+A drain takes its engines out of placement before anything is asked, then captures which processes they are.
+The checks of a readmission are `monitor.readmissions`'. An answer waits until what was done is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from functools import partial
 
-from narwhal.clock import Clock
 from narwhal.errors import EngineError, IdentityError, StoreError
 from narwhal.model.engine_metrics import read_load
-from narwhal.model.evidence import Validated
-from narwhal.model.identity import METRICS_PATH, SAME_START_S
+from narwhal.model.identity import METRICS_PATH
 from narwhal.model.lease import Published
-from narwhal.model.maintenance import (
-    Captured,
-    DrainOrder,
-    OrderAnswer,
-    OrderOutcome,
-    WorkLeft,
-)
+from narwhal.model.maintenance import Captured, DrainOrder, OrderAnswer, OrderOutcome, WorkLeft
 from narwhal.monitor.beside import Beside
+from narwhal.monitor.group import gathered
 from narwhal.monitor.judge import Judge
-from narwhal.monitor.probe_legs import ProbeLegs
-from narwhal.monitor.validation import Result, Step, Validation
+from narwhal.monitor.readmissions import Looking, Ownership, Readmissions
 from narwhal.policy.fleet import Fleet
-from narwhal.policy.readmission import FAILED, PASSED, PROCESS
-from narwhal.ports import ControlGate, Identities, StatePublisher
 
 NOT_OWNER = "this router does not control the fleet: ask the owner"
 LOST = "this router lost control of the fleet meanwhile: look at the owner's lifecycle document, then repeat"
-NO_CAPTURE = "which process was drained is not on record: repeat the drain while it runs, then restart it"
-
-
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """How engines are looked at. `attested`: they have sidecars. `steps` gives the readmission checks with
-    this step as `process`."""
-
-    legs: ProbeLegs
-    identities: Identities
-    attested: bool
-    timeout_s: float
-    steps: Callable[[Step], tuple[Step, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ownership:
-    """Whether this router may act, and where what it did is kept."""
-
-    gate: ControlGate
-    publisher: StatePublisher
-    clock: Clock
 
 
 class Maintenance:
@@ -69,24 +35,27 @@ class Maintenance:
         self._clock = ownership.clock
         self._fleet = fleet
         self._judge = judge
-        self._validation = Validation(looking.steps(Step(PROCESS, self._process)))
-        self._validating: dict[str, asyncio.Task[None]] = {}
-        self._starts: dict[str, float] = {}
-        """Process starts that the validations under way have found."""
+        self._readmissions = Readmissions(looking, ownership, fleet=fleet, judge=judge)
         self._settling: Beside[str] = Beside()
 
     # --- orders ----------------------------------------------------------------------------------
 
     async def drain(self, order: DrainOrder) -> OrderAnswer:
-        """Answers when the engine is out, its process on record and both stored."""
+        """Answers when the engines are out, their processes on record and both stored."""
         now, upkeep = self._clock.now(), self._fleet.upkeep
-        refused = self._refused(now, upkeep.refuses_drain(order, now))
+        refused = self._refused(now, upkeep.orders.refuses_drain(order, now))
         if refused is not None:
             return refused
-        iid = order.engines[0]
-        deadline_at = round(self._clock.wall() + order.deadline_s, 3)
-        self._judge.carry_out(upkeep.drain(iid, deadline_at=deadline_at), now)
-        error = await self._capture(iid)
+        wall = self._clock.wall()
+        deadline_at = round(wall + order.deadline_s, 3)
+        targets = upkeep.orders.targets(order)
+        if upkeep.orders.is_wave(order):
+            effects = upkeep.drain_wave(f"wave-{wall * 1000:.0f}", deadline_at=deadline_at)
+            self._readmissions.end_singles()
+        else:
+            effects = upkeep.drain(targets[0], deadline_at=deadline_at)
+        self._judge.carry_out(effects, now)
+        error = _not_captured(dict(zip(targets, await gathered(self._capture, targets), strict=True)))
         not_durable = await self._store()
         if not self._gate.may_admit(self._clock.now()):
             return OrderAnswer(OrderOutcome.UNAVAILABLE, LOST)
@@ -95,17 +64,16 @@ class Maintenance:
     async def readmit(self, order: DrainOrder) -> OrderAnswer:
         """Answers when the checks have ended and what they came to is stored."""
         now, upkeep = self._clock.now(), self._fleet.upkeep
-        refused = self._refused(now, upkeep.refuses_readmit(order))
+        refused = self._refused(now, upkeep.orders.refuses_readmit(order))
         if refused is not None:
             return refused
-        iid = order.engines[0]
-        await asyncio.shield(self._validation_of(iid))
+        wave, iid = upkeep.orders.is_wave(order), upkeep.orders.targets(order)[0]
+        await ended(self._readmissions.of_wave() if wave else self._readmissions.of(iid))
         not_durable = await self._store()
         if not self._gate.may_admit(self._clock.now()):
             return OrderAnswer(OrderOutcome.UNAVAILABLE, LOST)
-        record = upkeep.drains.record(iid)
-        outcome = OrderOutcome.REFUSED if record.error else OrderOutcome.DONE
-        return OrderAnswer(outcome, record.error, not_durable)
+        error = upkeep.wave.error if wave else upkeep.drains.record(iid).error
+        return OrderAnswer(OrderOutcome.REFUSED if error else OrderOutcome.DONE, error, not_durable)
 
     # --- the monitor's part ----------------------------------------------------------------------
 
@@ -121,13 +89,12 @@ class Maintenance:
     def abandon(self) -> None:
         """Another ownership begins: what began before is over."""
         self._settling.abandon()
-        for task in self._validating.values():
-            task.cancel()
+        self._readmissions.abandon()
 
     async def aclose(self) -> None:
         self.abandon()
         await self._settling.aclose()
-        await asyncio.gather(*self._validating.values(), return_exceptions=True)
+        await self._readmissions.aclose()
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -144,7 +111,7 @@ class Maintenance:
         try:
             captured = await self._identity(iid)
         except (EngineError, IdentityError) as error:
-            return f"{iid} is out of placement, but which process it is could not be read ({error}): repeat"
+            return str(error)
         if upkeep.drains.record(iid).out:
             upkeep.captured(iid, captured)
         return ""
@@ -176,42 +143,6 @@ class Maintenance:
         )
         self._judge.carry_out(fleet.upkeep.settle(iid, work), now)
 
-    def _validation_of(self, iid: str) -> asyncio.Task[None]:
-        """The one under way, else a new one."""
-        if iid not in self._validating:
-            self._fleet.upkeep.drains.begin(iid)
-            task = asyncio.create_task(self._validate(iid), name=f"readmit-{iid}")
-            self._validating[iid] = task
-            task.add_done_callback(lambda _: self._validating.pop(iid, None))
-        return self._validating[iid]
-
-    async def _validate(self, iid: str) -> None:
-        told = Validated(iid, (), conclusive=False)
-        self._starts.pop(iid, None)
-        try:
-            told = await self._validation.run(iid)
-        finally:
-            # Also when we are cancelled: a record must not say for ever that it is being validated.
-            now = self._clock.now()
-            if not self._gate.may_admit(now):
-                told = replace(told, conclusive=False)
-            start = self._starts.pop(iid, None)
-            self._judge.carry_out(self._fleet.upkeep.validated(told, process_start=start, now=now), now)
-
-    async def _process(self, iid: str) -> Result:
-        """Planned maintenance means a restart: the process must be newer than the one on record."""
-        captured = self._fleet.upkeep.drains.record(iid).captured
-        if captured is None:
-            return FAILED, NO_CAPTURE
-        try:
-            live = await self._looking.identities.identity(iid, timeout_s=self._looking.timeout_s)
-        except IdentityError as error:
-            return FAILED, str(error)
-        self._starts[iid] = live.process_start
-        if live.process_start <= captured.process_start + SAME_START_S:
-            return FAILED, f"its process is not newer than the drained one ({live.words}): restart the engine"
-        return PASSED, f"{live.words}, the drained one at {captured.process_start!r}"
-
     async def _store(self) -> str:
         """Why what was done could be lost with this router; "" when it is stored."""
         found = []
@@ -226,3 +157,27 @@ class Maintenance:
         except OSError as error:
             found.append(f"the checkpoint could not be written: {error}")
         return "; ".join(found)
+
+
+def _not_captured(whys: Mapping[str, str]) -> str:
+    """The sentence about drained engines whose process could not be read, "" where all were. `whys`: engine
+    to why not, "" if it was."""
+    failed = {iid: why for iid, why in whys.items() if why}
+    if len(failed) <= 1:
+        return "".join(
+            f"{iid} is out of placement, but which process it is could not be read ({why}): repeat the drain"
+            for iid, why in failed.items()
+        )
+    told = "; ".join(f"{iid}: {why}" for iid, why in failed.items())
+    return (
+        f"{', '.join(failed)} are out of placement, but which processes they are could not be read ({told}): "
+        "repeat the drain"
+    )
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Waits for a task that others may wait for too: a caller that leaves ends nothing, one that was
+    cancelled is over. Raises what else it ended with."""
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()

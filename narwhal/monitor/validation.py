@@ -146,7 +146,7 @@ Legs = Callable[[str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Transfer:
+class Transfer:
     """How one went. `error` None: well."""
 
     producer: str
@@ -155,6 +155,11 @@ class _Transfer:
 
     def __str__(self) -> str:
         return f"{self.producer} -> {self.consumer}" + (f": {self.error}" if self.error else "")
+
+    def tells_of(self, iid: str) -> bool:
+        """It failed by this engine: what is ours, or a partner's own leg, says nothing of it."""
+        error = self.error
+        return error is not None and not is_ours(error) and error.iid == iid
 
 
 async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], TransferPeers]) -> Result | None:
@@ -167,25 +172,20 @@ async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], Tran
         return SKIPPED, "no live peer"
     for direction in (produced, consumed):
         if direction and all(one.error is not None for one in direction):
-            told = [one for one in direction if _tells_of(one, iid)]
+            told = [one for one in direction if one.tells_of(iid)]
             return (FAILED, "; ".join(map(str, told))) if told else None
     broken = [one for one in (*produced, *consumed) if one.error is not None]
     return PASSED, "; ".join(str(one) for one in broken)
 
 
-async def _transfers(legs: Legs, pairs: Sequence[tuple[str, str]]) -> list[_Transfer]:
-    return list(await asyncio.gather(*(_transfer(legs(*pair), pair) for pair in pairs)))
+async def _transfers(legs: Legs, pairs: Sequence[tuple[str, str]]) -> list[Transfer]:
+    return list(await asyncio.gather(*(transferred(legs(*pair), pair) for pair in pairs)))
 
 
-async def _transfer(legs: Awaitable[None], pair: tuple[str, str]) -> _Transfer:
+async def transferred(legs: Awaitable[None], pair: tuple[str, str]) -> Transfer:
+    """Both legs of a pair of producer and consumer, and how they went."""
     try:
         await legs
     except EngineError as error:
-        return _Transfer(*pair, error)
-    return _Transfer(*pair, None)
-
-
-def _tells_of(transfer: _Transfer, iid: str) -> bool:
-    """What is ours, or a peer's own leg, says nothing of the engine."""
-    error = transfer.error
-    return error is not None and not is_ours(error) and error.iid == iid
+        return Transfer(*pair, error)
+    return Transfer(*pair, None)

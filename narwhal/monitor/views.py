@@ -11,6 +11,7 @@ from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.control import Health, Readiness
 from narwhal.model.engine import Leg, Role
 from narwhal.model.handover import LifecycleView
+from narwhal.model.maintenance import WaveView
 from narwhal.model.monitoring import GaugeSample, PoolView
 from narwhal.model.request import Counters
 from narwhal.model.role_control import RoleControlView, RoleDecision
@@ -100,6 +101,7 @@ class RouterViews:
             resident=fleet.resident(),
             wall=self._clock.wall(),
             ejections=fleet.standings.ejections.view() if own else {},
+            wave=fleet.upkeep.view() if own else _told_wave(lifecycle.get("wave")),
         )
 
     def sample(self, now: float, lag_s: float) -> GaugeSample:
@@ -161,6 +163,7 @@ class RouterViews:
             serves_prefill=readings.fleet.can_serve(Leg.PREFILL, now),
             serves_decode=readings.fleet.can_serve(Leg.DECODE, now),
             awaiting_identity=readings.fleet.identification.awaiting,
+            wave=readings.fleet.upkeep.wave.reason,
         )
 
 
@@ -168,6 +171,18 @@ def _by_engine(records: Any) -> dict[str, Mapping[str, Any]]:
     """The records of a mirrored document; what cannot be read is left out."""
     rows = records if isinstance(records, list | tuple) else ()
     return {str(row.get("engine")): row for row in rows if isinstance(row, Mapping)}
+
+
+def _told_wave(told: Any) -> WaveView:
+    """The wave of a mirrored document; what cannot be read of it is left out."""
+    row = told if isinstance(told, Mapping) else {}
+    wave_id = row.get("id")
+    return WaveView(
+        wave_id if isinstance(wave_id, str) else None,
+        active=isinstance(wave_id, str),
+        readiness_withdrawn=told is not None,
+        ready_to_stop=row.get("ready_to_stop") is True,
+    )
 
 
 def _shifted(decision: RoleDecision, by_s: float) -> RoleDecision:

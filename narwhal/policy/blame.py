@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.effect import Effect, ProbeKind, RequestSuspected, Told, tell
+from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, RequestSuspected, Told, tell
 from narwhal.model.evidence import (
     CountFailed,
     EdgeProbed,
@@ -42,7 +42,6 @@ from narwhal.policy.poison import Counted, Poison
 from narwhal.policy.preference import Preference
 from narwhal.policy.processes import Processes
 from narwhal.policy.refusals import Refusals, is_refusal, why_refused
-from narwhal.policy.standings import NOTHING, Effects
 
 LOOK_AGAIN_S = 5.0
 """Pause between two probes of one engine for suspected requests: a client may send one for ever."""

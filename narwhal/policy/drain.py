@@ -5,6 +5,7 @@
 | active | drain | draining, out of placement |
 | draining, deadline_exceeded | drain | draining, its deadline later if that is asked |
 | drained, validating, blocked | drain | unchanged |
+| any but active | drain, as a member of a wave | a member from now on; an own validation ends: blocked |
 | any but active | captured, for the first time | the same; what was captured stays until the readmission |
 | draining, deadline_exceeded | no work is left and the identity is captured | drained, ready to stop |
 | drained, blocked | no work is left and the identity is captured | the same, ready to stop |
@@ -14,8 +15,10 @@
 | validating | a check failed, or nothing could be learnt | blocked, with the sentence |
 | validating | restored from a handoff | blocked: "validation interrupted" |
 
-There is one way into placement: every check passed. Deadlines are Unix seconds, not monotonic ones: an
-operator set them, and they mean the same to the next owner. They only change a word; nothing is stopped.
+There is one way into placement: every check passed, and the engine is a newer process than the drained one.
+Members of a wave come back together (`narwhal.policy.wave`). Deadlines are Unix seconds, not monotonic
+ones: an operator set them, and they mean the same to the next owner. They only change a word; nothing is
+stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Any
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import Check
 from narwhal.model.maintenance import Captured, DrainRecord, DrainState, WorkLeft
-from narwhal.policy.readmission import FAILED
+from narwhal.policy.readmission import FAILED, ORDER, PASSED, PROCESS
 
 INTERRUPTED = "validation interrupted: repeat the readmit"
 UNREADABLE = "the record of another owner could not be read: drain or readmit the engine again"
@@ -76,15 +79,26 @@ class Drains:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def drain(self, iid: str, *, deadline_at: float) -> bool:
-        """Takes the engine out until a readmission. False: it was out before."""
+    def drain(self, iid: str, *, deadline_at: float, wave_id: str | None = None) -> bool:
+        """Takes the engine out until a readmission, with `wave_id` as a member of that wave. False: it was
+        out before."""
         record = self._records[iid]
         if not record.out:
-            self._put(DrainRecord(iid, DrainState.DRAINING, deadline_at))
+            self._put(DrainRecord(iid, DrainState.DRAINING, deadline_at, wave_id))
             return True
         if record.state in _UNDER_WAY and deadline_at > (record.deadline_at or 0.0):
-            self._put(replace(record, state=DrainState.DRAINING, deadline_at=deadline_at))
+            record = replace(record, state=DrainState.DRAINING, deadline_at=deadline_at)
+        if wave_id is not None and record.wave_id != wave_id:
+            if record.state is DrainState.VALIDATING:
+                record = replace(record, state=DrainState.BLOCKED, error=INTERRUPTED)
+            record = replace(record, wave_id=wave_id)
+        self._put(record)
         return False
+
+    def leave_wave(self) -> None:
+        """No wave is on: whoever is out is so by itself."""
+        for record in self._records.values():
+            self._put(replace(record, wave_id=None))
 
     def captured(self, iid: str, captured: Captured) -> None:
         """The process that the engine is now. Later ones are not the drained one: they change nothing."""
@@ -123,7 +137,7 @@ class Drains:
     def passed(self, iid: str, checks: tuple[Check, ...], *, process_start: float | None) -> None:
         """Every check passed: the engine serves again."""
         record = self._of(iid, DrainState.VALIDATING)
-        if not checks or any(check.outcome == FAILED for check in checks):
+        if not proves(checks):
             raise IllegalMove(f"{iid}: no readmission without every check")
         self._put(DrainRecord(iid, captured=record.captured, checks=checks, new_process_start=process_start))
 
@@ -179,6 +193,13 @@ class Drains:
         if self._records[record.iid].out != record.out:
             self.version += 1
         self._records[record.iid] = record
+
+
+def proves(checks: tuple[Check, ...]) -> bool:
+    """Every check was made and none failed; that the process is newer is never skipped."""
+    outcomes = {check.name: check.outcome for check in checks}
+    names = tuple(check.name for check in checks)
+    return names == ORDER and FAILED not in outcomes.values() and outcomes[PROCESS] == PASSED
 
 
 def row_of(record: DrainRecord) -> dict[str, Any]:

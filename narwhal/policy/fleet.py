@@ -256,9 +256,10 @@ class Fleet:
         return self._travel.export(now)
 
     def check_invariants(self) -> None:
-        """Raises InvariantViolation where accounts or what is known of blame contradict themselves."""
+        """Raises InvariantViolation where accounts, blame or drains contradict themselves."""
         self.accounts.check_invariants()
         self._blame.check_invariants()
+        self.upkeep.check_invariants()
 
     # --- inside ----------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final, Self
 
-from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, tell
+from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, tell
 from narwhal.model.evidence import (
     Evidence,
     Identified,
@@ -39,7 +39,7 @@ from narwhal.model.identity import SAME_START_S
 from narwhal.model.settings import FleetConfig
 from narwhal.policy.ejections import WAIT_S
 from narwhal.policy.readmission import FAILED
-from narwhal.policy.standings import NOTHING, Effects, Standings
+from narwhal.policy.standings import Standings
 
 WHOLE_WAVE: Final = "whole_wave"
 """`recovery.engine_restart_policy`."""

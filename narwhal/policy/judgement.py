@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from narwhal.model.effect import ProbeKind
+from narwhal.model.effect import NOTHING, Effects, ProbeKind
 from narwhal.model.evidence import (
     CountFailed,
     Evidence,
@@ -48,7 +48,7 @@ from narwhal.model.settings import RecoverySettings
 from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
 from narwhal.policy.readmission import FAILED
-from narwhal.policy.standings import CARRIED, NOTHING, Effects, Standings
+from narwhal.policy.standings import CARRIED, Standings
 from narwhal.policy.suspicion import Suspicion
 
 _INFERENCE_CHECK = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS, FailureClass.KV_HANDOFF})
@@ -225,9 +225,9 @@ class Judgement:
         if iid in self.standings.drained or not evidence.conclusive or not self.standings.is_ejected(iid):
             return NOTHING
         if evidence.checks and evidence.checks[-1].outcome == FAILED:
-            return self.standings.check_failed(iid, evidence.checks)
+            return self.standings.returns.check_failed(iid, evidence.checks)
         self._suspicion.forget(iid)
-        return self.standings.readmit(iid, now)
+        return self.standings.returns.readmit(iid, now)
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
 

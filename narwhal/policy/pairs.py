@@ -18,13 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told, tell
+from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import EdgeProbed, InferenceProbed, LegFailed, ProbeOutcome
 from narwhal.policy.edge_map import PARTNERS, Edge
 from narwhal.policy.edges import Edges, Suspect, is_about_transfer
 from narwhal.policy.judgement import Judgement
-from narwhal.policy.standings import NOTHING, Effects
 
 
 class Pairs:

@@ -63,3 +63,27 @@ def transfer_peers(
         produces_to=able(Role.DECODE) if Role.PREFILL in permitted else (),
         consumes_from=able(Role.PREFILL) if Role.DECODE in permitted else (),
     )
+
+
+def ring(members: Iterable[str], roles: Mapping[str, Role], *, pinned: Set[str]) -> list[tuple[str, str]]:
+    """Producer and consumer of each transfer that proves these engines among themselves.
+
+    Each hands its KV to the next one that may take it, round the ring, so that everyone produces and consumes
+    as roles and pins permit; whoever has nobody for it is in no pair. Each pair once.
+    """
+    order = sorted(members)
+
+    def may(iid: str, role: Role) -> bool:
+        return iid not in pinned or roles[iid] is role
+
+    def behind(iid: str) -> list[str]:
+        place = order.index(iid)
+        return [*order[place + 1 :], *order[:place]]
+
+    pairs: list[tuple[str, str]] = []
+    for producer in (iid for iid in order if may(iid, Role.PREFILL)):
+        pairs += [(producer, iid) for iid in behind(producer) if may(iid, Role.DECODE)][:1]
+    fed = {consumer for _, consumer in pairs}
+    for consumer in (iid for iid in order if may(iid, Role.DECODE) and iid not in fed):
+        pairs += [(iid, consumer) for iid in reversed(behind(consumer)) if may(iid, Role.PREFILL)][:1]
+    return pairs

@@ -6,22 +6,20 @@ Each act returns its effects: what is to be told, what is to be looked at. Verdi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from math import inf
 from typing import Any
 
-from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told, tell
+from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import Check
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.standing import HoldKind, HoldView
 from narwhal.policy.checks import Checks
 from narwhal.policy.ejections import Ejections
 from narwhal.policy.holds import Holds, told_quarantines
 from narwhal.policy.membership import Standing, standing, takes_last
+from narwhal.policy.returns import Returns
 
-Effects = tuple[Effect, ...]
-NOTHING: Effects = ()
 CARRIED = "carried over from the owner before"
 _NOBODY: frozenset[str] = frozenset()
 
@@ -42,6 +40,11 @@ class Standings:
         self._holds = Holds()
         self.ejections = Ejections(every_s=every_s, together=together)
         self.checks = Checks(every_s=every_s, is_out=self.is_out)
+        self.returns = Returns(self.ejections, eligible=self.eligible, came_back=self._came_back)
+        self.after_ejection: Callable[[str], Effects] = lambda iid: NOTHING
+        """What an ejection brings for others; told right behind it."""
+        self.require_wave: Callable[[str], Effects] = lambda why: NOTHING
+        """Holds the whole fleet until a wave is completed. Both are set by `policy.upkeep`."""
         self._unverified: set[str] = set()
         self._spared: set[tuple[str, HoldKind]] = set()
         """Engines that the guard kept from a hold, told already."""
@@ -106,7 +109,7 @@ class Standings:
         wanted += self.checks.due(now)
         wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in self.ejections.due(now)]
         looked_at = [one for one in wanted if one.iid not in self.drained]
-        return (*ended, *self.returns(now), *looked_at)
+        return (*ended, *self.returns.due(now), *looked_at)
 
     # --- acts ------------------------------------------------------------------------------------
 
@@ -180,7 +183,8 @@ class Standings:
         self.version += 1
         self.checks.forget(iid)
         ended = self.free(iid, reason="it is ejected")
-        return (*ended, tell("ejection", iid, reason=reason), *self._needed_now(now))
+        ended = (*ended, tell("ejection", iid, reason=reason), *self._needed_now(now))
+        return (*ended, *self.after_ejection(iid))
 
     def evict(self, iid: str, reason: str, *, now: float) -> Effects:
         """An ejection that drift asks for: never of the last engine of its kind."""
@@ -188,38 +192,6 @@ class Standings:
             return self.eject(iid, f"decode drift: {reason}", now=now)
         reason = f"no ejection for decode drift, since no other engine can take its part: {reason}"
         return (tell("ejection", iid, reason=reason, enforced=False),)
-
-    def check_failed(self, iid: str, checks: tuple[Check, ...]) -> Effects:
-        """The last of these readmission checks failed: the engine stays out with its name. Told once."""
-        if not self.ejections.failed(iid, checks):
-            return NOTHING
-        name, detail = checks[-1].name, checks[-1].detail
-        return (tell("readmission_failed", iid, reason=f"{name}: {detail}", check=name),)
-
-    def readmit(self, iid: str, now: float) -> Effects:
-        """Every readmission check passed. Not out: nothing."""
-        new = self.ejections.passed(iid, now)
-        returned = self.returns(now)
-        if not new or iid not in self.ejections:
-            return returned
-        reason = "every check passed; no engine serves, so it waits for the others that are out"
-        return (tell("readmission_waits", iid, reason=reason), *returned)
-
-    def returns(self, now: float) -> Effects:
-        """Brings back in one change whoever has not to wait for others."""
-        if not self.ejections.any_valid():
-            return NOTHING
-        returning = self.ejections.returning(now, peers=bool(self.eligible(now)))
-        if not returning:
-            return NOTHING
-        self.version += 1
-        self._unverified.difference_update(returning)
-        for iid in returning:
-            self.checks.forget(iid)
-        return tuple(
-            tell("readmission", iid, reason=f"every check passed; it was ejected for: {out.reason}")
-            for iid, out in returning.items()
-        )
 
     # --- what travels ----------------------------------------------------------------------------
 
@@ -257,6 +229,13 @@ class Standings:
         self.version += 1
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _came_back(self, engines: Iterable[str]) -> None:
+        """They were out and passed every readmission check."""
+        self.version += 1
+        self._unverified.difference_update(engines)
+        for iid in engines:
+            self.checks.forget(iid)
 
     def _needed(self, iid: str, now: float) -> bool:
         """A leg would lose its last engine by a hold, or there is none to hold: it is drained."""

@@ -1,6 +1,6 @@
 """What a fleet hands on to the next owner, and takes over from the one before (failures.md section 11). Pure.
 
-What of `lifecycle` nobody owns here (waves, outages) is taken as it came and exported so; the machines put
+What of `lifecycle` nobody owns here (outages) is taken as it came and exported so; the machines put
 their own over it.
 """
 
@@ -68,7 +68,7 @@ class Travel:
         of.split.risk.restore(document.demand_risk, now)
         notes = of.split.restore(document.engines, document.roles)
         roles_taken()
-        of.upkeep.restore(document.lifecycle)
+        of.upkeep.restore(document.lifecycle, ejected=document.ejected)
         of.judgement.restore(document, now)
         of.blame.restore(document.edges, now)
         of.pacing.begin_anew(now)
@@ -83,7 +83,7 @@ class Travel:
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""
         of, document = self._of, self._document
-        lifecycle: dict[str, Any] = {"wave": None, "backend_outage": False}
+        lifecycle: dict[str, Any] = {"backend_outage": False}
         if document is not None:
             lifecycle |= document.lifecycle
         lifecycle.pop("awaiting_identity", None)

@@ -1,36 +1,41 @@
-"""Orders to drain and to readmit, joined with how engines stand: what is refused, what moves. Pure.
+"""Planned maintenance: orders, the records of engines and the wave, joined with how engines stand. Pure.
 
-| order | refused (409) unless |
+| event | does |
 | --- | --- |
-| drain | one configured engine, restarts are individual, the deadline lies ahead, each leg keeps an engine |
-| readmit | one configured engine, restarts are individual, the engine is drained |
+| drain | the engine is out of placement, until its own readmission |
+| drain_wave | so are all, and each record is a member's |
+| require_wave | all are out, and nothing but a wave brings them back |
+| an ejection, under `whole_wave` | requires a wave |
+| validated | every check passed: the engine serves; else blocked |
+| wave_validated | every check of every member passed: all serve, in one change; else all are blocked |
+| restore | what a handoff tells; engines that it does not know are members of its wave too |
 
-An engine that takes no requests anyway may be drained whatever is left: nothing is taken from a leg. A drain
-that is on may be ordered again. The whole fleet at once (a wave) is refused: this version has none.
+What is refused is `narwhal.policy.orders`' matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import isfinite
 from typing import Any
 
-from narwhal.model.effect import tell
+from narwhal.errors import InvariantViolation
+from narwhal.model.effect import NOTHING, Effect, Effects, tell, tell_fleet
 from narwhal.model.evidence import Check, Validated
-from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WorkLeft
+from narwhal.model.maintenance import Captured, DrainState, WaveView, WorkLeft
 from narwhal.policy.blame import Blame
-from narwhal.policy.drain import Drains, row_of
-from narwhal.policy.identification import ProcessStarts
-from narwhal.policy.membership import takes_last
+from narwhal.policy.drain import Drains, proves, row_of
+from narwhal.policy.identification import WHOLE_WAVE, ProcessStarts
+from narwhal.policy.orders import Orders
 from narwhal.policy.readmission import FAILED
-from narwhal.policy.standings import Effects, Standings
+from narwhal.policy.standings import Standings
+from narwhal.policy.wave import Wave
 
-INDIVIDUAL = "individual"
-NO_WAVE = "a wave of the whole fleet is not in this version: drain and readmit the engines one after another"
+AGAIN = "readmit it again"
+WAVE_AGAIN = "readmit the wave again"
 
 
 class Upkeep:
-    """Keeps the records and what the standings know of them together."""
+    """Keeps the records, the wave and what the standings know of them together."""
 
     def __init__(
         self,
@@ -44,93 +49,116 @@ class Upkeep:
         """`starts`: where a readmission keeps the process that it accepted. `policy`:
         `recovery.engine_restart_policy`."""
         self.drains = Drains(engines)
+        self.wave = Wave()
+        """The same one always: the request path keeps it."""
+        self.orders = Orders(self.drains, self.wave, standings=standings, policy=policy)
         self._standings = standings
         self._blame = blame
         self._policy = policy
         self._starts = starts
+        standings.require_wave = self.require_wave
+        if policy == WHOLE_WAVE:
+            standings.after_ejection = lambda iid: self.require_wave(f"{iid} was ejected")
 
-    # --- what is refused -------------------------------------------------------------------------
-
-    def refuses_drain(self, order: DrainOrder, now: float) -> str:
-        """Why not, one sentence; "" if it may be done."""
-        why = self._refuses_shape(order, "drain")
-        if why:
-            return why
-        if not isfinite(order.deadline_s) or order.deadline_s <= 0:
-            return f"deadline_s must be above 0 and finite, not {order.deadline_s:g}"
-        (iid,) = set(order.engines)
-        eligible = self._standings.eligible(now)
-        if iid in eligible and takes_last(iid, able=self._standings.able, eligible=eligible):
-            return f"{iid} cannot be drained: no other engine can take its part now; bring one back first"
-        return ""
-
-    def refuses_readmit(self, order: DrainOrder) -> str:
-        """As `refuses_drain`."""
-        why = self._refuses_shape(order, "readmit")
-        if why:
-            return why
-        (iid,) = set(order.engines)
-        if not self.drains.record(iid).out:
-            return f"{iid} is not drained: there is nothing to readmit"
-        return ""
-
-    def _refuses_shape(self, order: DrainOrder, verb: str) -> str:
-        known = self._standings.engines
-        named = set(order.engines)
-        if not order.wave and not named:
-            return f"engines is empty: name the engine to {verb}"
-        unknown = sorted(named - set(known))
-        if unknown:
-            return f"{unknown[0][:64]} is no engine of this fleet; its engines are {', '.join(known)}"
-        if order.wave or (len(known) > 1 and named == set(known)):
-            return NO_WAVE
-        if len(named) > 1:
-            return f"{len(named)} engines are neither one nor the whole fleet: {verb} them one after another"
-        if self._policy != INDIVIDUAL:
-            return f"engine_restart_policy is {self._policy}: no order for a single engine is taken"
-        return ""
-
-    # --- what moves ------------------------------------------------------------------------------
+    # --- drains ----------------------------------------------------------------------------------
 
     def drain(self, iid: str, *, deadline_at: float) -> Effects:
         """Out of placement from now on. Drained before: at most the deadline is later."""
         if not self.drains.drain(iid, deadline_at=deadline_at):
-            return ()
-        freed = self._standings.set_drained(self.drains.out())
-        return (tell("drain", iid, reason="an operator took it out of placement"), *freed)
+            return NOTHING
+        return (tell("drain", iid, reason="an operator took it out of placement"), *self._take_out())
+
+    def drain_wave(self, wave_id: str, *, deadline_at: float) -> Effects:
+        """The whole fleet is out of placement from now on. A wave that is on keeps its ID."""
+        new = self.wave.drain(wave_id)
+        for iid in self._standings.engines:
+            self.drains.drain(iid, deadline_at=deadline_at, wave_id=self.wave.wave_id)
+        if not new:
+            return NOTHING
+        reason = "an operator took the whole fleet out of placement"
+        return (tell_fleet("wave_drain", reason=reason, wave_id=wave_id), *self._take_out())
+
+    def require_wave(self, why: str) -> Effects:
+        """Nothing but a wave brings the fleet back. `why`: a few words, which clients may see. One that is
+        required or on already: nothing."""
+        if not self.wave.require(why):
+            return NOTHING
+        reason = f"{why}: the whole fleet is held until an operator completes a wave"
+        return (tell_fleet("wave_required", reason=reason), *self._take_out())
 
     def captured(self, iid: str, captured: Captured) -> None:
         self.drains.captured(iid, captured)
 
     def settle(self, iid: str, work: WorkLeft) -> Effects:
         if not self.drains.settle(iid, work):
-            return ()
+            return NOTHING
         reason = "no work is left and its process is on record: it may be stopped"
-        return (tell("drained", iid, reason=reason),)
+        told = tell("drained", iid, reason=reason)
+        if not self.view().ready_to_stop:
+            return (told,)
+        reason = "every member may be stopped"
+        return (told, tell_fleet("wave_drained", reason=reason, wave_id=self.wave.wave_id))
 
     def expire(self, wall: float) -> Effects:
         """`wall`: Unix seconds."""
         reason = "the deadline of its drain passed: it stays out, its work goes on"
         return tuple(tell("drain_deadline", iid, reason=reason) for iid in self.drains.expire(wall))
 
+    # --- readmissions ----------------------------------------------------------------------------
+
     def validated(self, told: Validated, *, process_start: float | None, now: float) -> Effects:
-        """How a validation ended; `process_start` is what it found, None if it did not come so far. Not
-        under way (an owner between): nothing."""
+        """How the validation of one engine ended; `process_start` is what it found, None if it did not come
+        so far. Not under way (an owner between), or of a member of a wave: nothing."""
         iid, checks = told.iid, told.checks
-        if self.drains.record(iid).state is not DrainState.VALIDATING:
-            return ()
-        error = _why_blocked(iid, checks, conclusive=told.conclusive)
+        record = self.drains.record(iid)
+        if record.state is not DrainState.VALIDATING or record.wave_id is not None:
+            return NOTHING
+        error = _why_blocked(told, AGAIN)
         if error:
             self.drains.block(iid, checks, error=error, process_start=process_start)
-            name = next((check.name for check in checks if check.outcome == FAILED), "")
-            return (tell("readmission_failed", iid, reason=error, check=name),)
-        self.drains.passed(iid, checks, process_start=process_start)
-        self._standings.set_drained(self.drains.out())
-        if process_start is not None:
-            self._starts.accept(iid, process_start)
+            return (_blocked(told, error),)
+        self._accept(told, process_start=process_start)
+        self._take_out()
         return self._blame.reinstate(iid, now)
 
-    # --- what travels ----------------------------------------------------------------------------
+    def begin_wave(self) -> None:
+        """A validation of every member begins, unless one is under way."""
+        self.wave.begin()
+        for record in self.drains.records():
+            if record.state is not DrainState.VALIDATING:
+                self.drains.begin(record.iid)
+
+    def wave_validated(
+        self, told: Mapping[str, Validated], *, process_starts: Mapping[str, float], now: float
+    ) -> Effects:
+        """How the validation of a wave ended, by engine; who is missing was not looked at. Not under way (an
+        owner between): nothing."""
+        records = self.drains.records()
+        if not self.wave.on or any(record.state is not DrainState.VALIDATING for record in records):
+            return NOTHING
+        ends = [told.get(record.iid, Validated(record.iid, (), conclusive=False)) for record in records]
+        errors = {one.iid: error for one in ends if (error := _why_blocked(one, WAVE_AGAIN))}
+        if errors:
+            return self._block_wave(ends, errors, process_starts=process_starts)
+        for one in ends:
+            self._accept(one, process_start=process_starts.get(one.iid))
+        wave_id = self.wave.wave_id
+        self.wave.complete()
+        self._take_out()
+        back = [effect for one in ends for effect in self._blame.reinstate(one.iid, now)]
+        reason = "every check of every member passed: the whole fleet serves"
+        return (tell_fleet("wave_completed", reason=reason, wave_id=wave_id), *back)
+
+    # --- what is, and what travels ---------------------------------------------------------------
+
+    def view(self) -> WaveView:
+        wave, records = self.wave, self.drains.records()
+        return WaveView(
+            wave.wave_id,
+            active=wave.on,
+            readiness_withdrawn=bool(wave.reason),
+            ready_to_stop=wave.on and all(record.ready_to_stop for record in records),
+        )
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Engine ID to its record, those of active engines too."""
@@ -138,21 +166,91 @@ class Upkeep:
 
     def export(self) -> dict[str, Any]:
         """Its fields of the handoff's `lifecycle`."""
-        return {"records": self.drains.export(), "engine_restart_policy": self._policy}
+        wave = self.wave.export()
+        return {
+            "wave": None if wave is None else wave | {"ready_to_stop": self.view().ready_to_stop},
+            "records": self.drains.export(),
+            "engine_restart_policy": self._policy,
+        }
 
-    def restore(self, lifecycle: Mapping[str, Any]) -> None:
-        """Takes them from a handoff. Before the standings are restored: holds of drained engines are none."""
+    def restore(self, lifecycle: Mapping[str, Any], *, ejected: Iterable[str]) -> None:
+        """Takes them from a handoff. Before the standings are restored: holds of drained engines are none.
+
+        `ejected`: who is out by a verdict; an owner before may have had another restart policy.
+        """
         self.drains.restore(lifecycle.get("records"))
-        self._standings.set_drained(self.drains.out())
+        self.wave.restore(lifecycle.get("wave"))
+        self._join_wave()
+        out = sorted(set(self._standings.engines).intersection(ejected))
+        if out and self._policy == WHOLE_WAVE:
+            self.wave.require(f"{out[0]} was ejected")
+        self._take_out()
+
+    def check_invariants(self) -> None:
+        """A wave is all or nothing."""
+        self.wave.check_invariants()
+        self.drains.check_invariants()
+        for record in self.drains.records():
+            if record.wave_id != self.wave.wave_id or self.wave.on > record.out:
+                raise InvariantViolation(f"{record.iid}: {record.state}, wave {self.wave.wave_id}")
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _take_out(self) -> Effects:
+        """Tells the standings who is out by an operator's word, or by the wave that is needed."""
+        everyone = frozenset(self._standings.engines) if self.wave.reason else frozenset()
+        return self._standings.set_drained(self.drains.out() | everyone)
+
+    def _join_wave(self) -> None:
+        """Nobody stands beside a wave: an engine that is new here is drained with it, and a record of a wave
+        that is none is one of its engine alone."""
+        if not self.wave.on:
+            self.drains.leave_wave()
+            return
+        records = self.drains.records()
+        deadline_at = max((record.deadline_at or 0.0 for record in records), default=0.0)
+        for record in records:
+            self.drains.drain(record.iid, deadline_at=deadline_at, wave_id=self.wave.wave_id)
+
+    def _accept(self, told: Validated, *, process_start: float | None) -> None:
+        self.drains.passed(told.iid, told.checks, process_start=process_start)
+        if process_start is not None:
+            self._starts.accept(told.iid, process_start)
+
+    def _block_wave(
+        self, ends: Iterable[Validated], errors: Mapping[str, str], *, process_starts: Mapping[str, float]
+    ) -> Effects:
+        """One that fails keeps all out; the others say whom they wait for."""
+        failed = {one.iid: errors[one.iid] for one in ends if _failed(one) is not None}
+        first = next(iter((failed or errors).values()))
+        effects: list[Effect] = []
+        for one in ends:
+            own = (failed or errors).get(one.iid)
+            error = own or f"{one.iid} stays out with its wave: {first}"
+            self.drains.block(one.iid, one.checks, error=error, process_start=process_starts.get(one.iid))
+            if one.iid in failed:
+                effects.append(_blocked(one, error))
+        self.wave.block(first)
+        reason = f"the whole wave stays out: {first}"
+        return (*effects, tell_fleet("wave_blocked", reason=reason, wave_id=self.wave.wave_id))
 
 
-def _why_blocked(iid: str, checks: tuple[Check, ...], *, conclusive: bool) -> str:
-    """Empty when every check passed or was skipped."""
-    failed = next((check for check in checks if check.outcome == FAILED), None)
+def _failed(told: Validated) -> Check | None:
+    return next((check for check in told.checks if check.outcome == FAILED), None)
+
+
+def _blocked(told: Validated, error: str) -> Effect:
+    failed = _failed(told)
+    return tell("readmission_failed", told.iid, reason=error, check=failed.name if failed else "")
+
+
+def _why_blocked(told: Validated, then: str) -> str:
+    """Empty when every check passed or was skipped. `then`: what the operator does next."""
+    iid, failed = told.iid, _failed(told)
     if failed is not None:
         detail = failed.detail.rstrip(".")
-        return f"{iid} stays out: the check {failed.name} failed ({detail}); mend that and readmit it again"
-    if not conclusive or not checks:
-        last = f" after {checks[-1].name}" if checks else ""
-        return f"{iid} stays out: the checks could not be finished{last}; readmit it again"
+        return f"{iid} stays out: the check {failed.name} failed ({detail}); mend that and {then}"
+    if not told.conclusive or not proves(told.checks):
+        last = f" after {told.checks[-1].name}" if told.checks else ""
+        return f"{iid} stays out: the checks could not be finished{last}; {then}"
     return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,10 +14,11 @@ from narwhal.model.settings import FleetConfig
 from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
-from narwhal.monitor.maintenance import Looking, Maintenance, Ownership
+from narwhal.monitor.maintenance import Maintenance
 from narwhal.monitor.probe_legs import Probed, ProbeLegs, StoodStill
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.readmission import ReadmissionStage
+from narwhal.monitor.readmissions import Looking, Ownership
 from narwhal.monitor.validation import (
     NO_ATTESTATION,
     NO_MAINTENANCE,
@@ -26,7 +27,7 @@ from narwhal.monitor.validation import (
     readmission_steps,
 )
 from narwhal.policy.fleet import Fleet
-from narwhal.policy.readmission import TransferPeers, transfer_peers
+from narwhal.policy.readmission import TransferPeers, ring, transfer_peers
 from narwhal.ports import ControlGate, EngineClient, StatePublisher
 
 
@@ -79,6 +80,7 @@ class Probing:
             attested=config.contract is not None,
             timeout_s=config.engine.health_timeout_s,
             steps=lambda process: self._steps(process=process),
+            ring=self._ring,
         )
         ownership = Ownership(parts.gate, publisher, parts.clock)
         return Maintenance(looking, ownership, fleet=parts.fleet, judge=parts.judge)
@@ -121,6 +123,10 @@ class Probing:
         fleet = self._parts.fleet
         live = fleet.available(self._parts.clock.now())
         return transfer_peers(iid, fleet.roles(), pinned=set(fleet.pinned()), live=live)
+
+    def _ring(self, members: Sequence[str]) -> list[tuple[str, str]]:
+        fleet = self._parts.fleet
+        return ring(members, fleet.roles(), pinned=set(fleet.pinned()))
 
 
 def _identity_looks(

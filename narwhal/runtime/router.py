@@ -131,7 +131,7 @@ class Router:
         self.control.when_restoring(self._when_restoring)
         self.control.when_open(self.probing.when_open)
         self.control.when_ended(self.probing.when_ended)
-        gate = MonitoredGate(self.control.gate, self.monitoring)
+        gate = MonitoredGate(self.control.gate, self.monitoring, wave=self.fleet.upkeep.wave)
         self.check = ControlCheck(gate, clock)
         self.doors = Doors(self.admission, control=self.check, fleet=self.fleet, clock=clock)
         self.retries = Retries(RetryPolicy(config.serving), clock=clock, draw=random.random)

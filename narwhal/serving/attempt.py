@@ -57,7 +57,7 @@ class Attempt:
     def _reserve_prefill(self, job: Job, avoid: Set[str]) -> Reservation:
         reservation = self._fleet.reserve_prefill(job.demand, self._clock.now(), avoid=avoid)
         if reservation is None:
-            raise NoEngine("no engine can take the prefill leg now")
+            raise self._control.refusal() or NoEngine("no engine can take the prefill leg now")
         job.entry.hold(reservation)
         return reservation
 
@@ -86,7 +86,7 @@ class Attempt:
         entry, now, producer = job.entry, self._clock.now(), prefill.iid
         reservation = self._fleet.reserve_decode(job.demand, now, producer=producer, avoid=avoid)
         if reservation is None:
-            raise NoEngine("no engine can take the decode leg now")
+            raise self._control.refusal() or NoEngine("no engine can take the decode leg now")
         entry.hold(reservation)
         rid = new_engine_rid()
         entry.row.decode_iid, entry.row.decode_rid = reservation.iid, rid

@@ -65,10 +65,13 @@ class Doors:
         return self._control.refusal() or self.lack()
 
     def lack(self) -> CapacityError | None:
-        """NoSchedulableEngine or NoEngine: both legs need an engine before any work is done."""
+        """NoSchedulableEngine or NoEngine: both legs need an engine before any work is done. NotOwner where
+        the whole fleet was held meanwhile."""
         leg = self._fleet.lacking(self._clock.now())
         if leg is None:
             return None
+        if (refusal := self._control.refusal()) is not None:
+            return refusal
         if not self._fleet.schedulable(leg):
             return NoSchedulableEngine(f"roles and pins leave no engine for the {leg.value} leg")
         return NoEngine(f"no engine can take the {leg.value} leg now")

@@ -37,7 +37,6 @@ from narwhal.model.evidence import (
     ProcessSeen,
     Validated,
 )
-from narwhal.model.maintenance import Captured, WorkLeft
 from narwhal.model.monitoring import GaugeSample
 from narwhal.model.placement import Demand
 from narwhal.model.state_view import HandoffView
@@ -66,6 +65,7 @@ from tests.support.processes import LIVENESS_S, eventually
 from tests.support.redis import RedisServer, running
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.sidecars import attestation_file, sidecar
+from tests.support.upkeep_story import show_drains
 
 DOCUMENTS = {
     "state": "/narwhal/state",
@@ -508,30 +508,6 @@ def suspects(seen: Seen) -> None:
         show()
     show_kv(own, show)
     show_drains(own, show)
-
-
-def show_drains(own: Own, show: Callable[[], None]) -> None:
-    """Two engines are drained, one after another; one comes back twice, the first time in vain."""
-    upkeep = own.fleet.upkeep
-    for number, iid in enumerate(("d0", "p0")):
-        upkeep.drain(iid, deadline_at=1_900_000_000.0 + number)
-        show()
-        upkeep.captured(iid, Captured(10.0 + number, f"0.{number}", f"sha256:{number}"))
-        upkeep.settle(iid, WorkLeft(0, 0, 0, 0, 0))
-        show()
-    for checks in (
-        (Check("health", "failed", "no answer"),),
-        (Check("health", "passed"), Check("process", "failed", "old")),
-        (Check("health", "passed"),),
-    ):
-        upkeep.drains.begin("d0")
-        show()
-        upkeep.validated(Validated("d0", checks), process_start=20.0, now=NOW)
-        show()
-    upkeep.drain("d0", deadline_at=1_900_000_002.0)
-    upkeep.drains.begin("d0")
-    upkeep.validated(Validated("d0", (Check("health", "passed"),)), process_start=21.0, now=NOW)
-    show()
 
 
 def show_kv(own: Own, show: Callable[[], None]) -> None:

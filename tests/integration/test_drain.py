@@ -6,126 +6,21 @@ In the first part passes are run by hand, and simulated engines are restarted an
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.error
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from narwhal.cluster.local import LocalGate
-from narwhal.engine.client import ClientSettings, LeanClient
-from narwhal.engine.control import LeanControl
-from narwhal.model.lease import PublishReply
-from narwhal.model.maintenance import DrainOrder, DrainRecord, DrainState, OrderAnswer, OrderOutcome
+from narwhal.model.maintenance import DrainState, OrderAnswer, OrderOutcome
 from narwhal.model.placement import Demand
-from narwhal.monitor.drains import DrainsStage
-from narwhal.monitor.judge import Judge
-from narwhal.monitor.maintenance import Maintenance
-from narwhal.policy.fleet import Fleet
-from narwhal.runtime.probing import Probing, ProbingParts
-from narwhal.sim.faults import parse_fault
-from narwhal.sim.rack import Stand
-from narwhal.telemetry.metrics import RouterMetrics
-from narwhal.telemetry.recorder import MemoryRecorder
-from tests.support.engines import EngineProcess, call, engine_process, engines_here
-from tests.support.looking import never
+from tests.support.engines import EngineProcess, engine_process
 from tests.support.processes import eventually
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.scripted import until
-from tests.support.serving import specs
-from tests.support.settings import engine_settings, fleet_config
 from tests.support.sidecars import contracted_fleet
-from tests.support.ticking import TickingClock
-
-BUDGET_S = 2.0
-CHECKS = ["health", "attestation", "model", "process", "generation", "kv_transfer", "final_health"]
-
-
-class Disk:
-    """A publisher whose disk may be full: implements ports.StatePublisher."""
-
-    def __init__(self) -> None:
-        self.full = False
-        self.written = 0
-
-    async def snapshot(self) -> PublishReply | None:
-        return None
-
-    async def checkpoint(self) -> None:
-        if self.full:
-            raise OSError(28, "No space left on device")
-        self.written += 1
-
-
-@dataclass
-class Rig:
-    stands: list[Stand]
-    clock: TickingClock
-    gate: LocalGate
-    fleet: Fleet
-    recorder: MemoryRecorder
-    maintenance: Maintenance
-    stage: DrainsStage
-    disk: Disk
-
-    def order(self, number: int, fault: str, **fields: Any) -> None:
-        self.stands[number].engine.order(parse_fault({"fault": fault, **fields}))
-
-    def restarted(self, number: int) -> None:
-        """Another process answers from now on, as far as anybody can tell."""
-        self.order(number, "process_start", shift=50.0)
-
-    async def drain(self, iid: str, deadline_s: float = 300.0) -> OrderAnswer:
-        return await self.maintenance.drain(DrainOrder((iid,), deadline_s=deadline_s))
-
-    async def readmit(self, iid: str) -> OrderAnswer:
-        return await self.maintenance.readmit(DrainOrder((iid,)))
-
-    def record(self, iid: str) -> DrainRecord:
-        return self.fleet.upkeep.drains.record(iid)
-
-    async def ready_to_stop(self, iid: str) -> None:
-        for _ in range(200):
-            await self.stage.run(self.clock.now())
-            if self.record(iid).ready_to_stop:
-                return
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"{iid} never is ready to stop: {self.record(iid)}")
-
-    def serves(self, iid: str) -> bool:
-        return self.fleet.eligible(iid, self.clock.now())
-
-    def events(self) -> list[str]:
-        return [kind for kind, _ in self.recorder.events]
-
-
-@asynccontextmanager
-async def rig(count: int = 3) -> AsyncIterator[Rig]:
-    """Engines e0 (prefill), e1, e2 (decode), unpinned."""
-    async with engines_here(count) as stands:
-        config = fleet_config(
-            *specs(stands, roles="p" + "d" * (count - 1)),
-            model="simulated",
-            engine=engine_settings(health_timeout_s=BUDGET_S, first_token_timeout_s=BUDGET_S),
-        )
-        clock, gate, recorder, metrics = TickingClock(), LocalGate(), MemoryRecorder(), RouterMetrics()
-        fleet = Fleet(config, {})
-        client = LeanClient(config.engines, ClientSettings(16, 1 << 20))
-        control = LeanControl(config.engines, connections=16, connect_timeout_s=1.0)
-        judge = Judge(fleet, gate=gate, recorder=recorder, metrics=metrics, clock=clock)
-        parts = ProbingParts(control, client, fleet, judge=judge, gate=gate, clock=clock, stood_still_s=never)
-        probing, disk = Probing(config, parts), Disk()
-        maintenance = probing.maintenance(disk)
-        stage = DrainsStage(maintenance)
-        yield Rig(list(stands), clock, gate, fleet, recorder, maintenance, stage, disk)
-        await stage.aclose()
-        await probing.aclose()
-        await client.aclose()
-
+from tests.support.upkeep_rig import CHECKS, post, rig
 
 # --- a drain -----------------------------------------------------------------------------------------
 
@@ -289,13 +184,6 @@ async def test_a_validation_that_outlives_the_ownership_brings_nothing_back():
 
 
 # --- a whole router ----------------------------------------------------------------------------------
-
-
-def post(router: Router, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    try:
-        return 200, call("POST", f"{router.url}/narwhal/lifecycle/{path}", body)
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
 
 
 @contextmanager

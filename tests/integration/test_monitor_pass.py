@@ -24,6 +24,7 @@ from narwhal.monitor.model_card import ModelCard, longest_context
 from narwhal.monitor.rollover import RolloverStage
 from narwhal.monitor.stage import Stage, run_stage, stage_deadline_s
 from narwhal.policy.monitoring import Monitoring
+from narwhal.policy.wave import Wave
 from narwhal.ports import EngineReply
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
@@ -182,7 +183,7 @@ def test_the_loop_serves_others_between_two_stages() -> None:
 def test_failing_passes_degrade_close_admission_and_the_first_clean_one_opens_it() -> None:
     stage = Acting("handoff", raising(OSError("disk")))
     loop, monitoring, recorder = monitored(stage, limit=2)
-    gate = MonitoredGate(LocalGate(), monitoring)
+    gate = MonitoredGate(LocalGate(), monitoring, wave=Wave())
     run(loop.run_pass())
     assert gate.may_admit(0.0)
     run(loop.run_pass())
@@ -204,7 +205,7 @@ def test_control_that_is_over_outranks_degraded_monitoring_in_a_refusal() -> Non
     monitoring = Monitoring(limit=1, stages=["handoff"])
     monitoring.stage_ended(StageReport("handoff", 1.0, 0.0, failure="OSError"))
     monitoring.pass_ended()
-    assert MonitoredGate(without_control(), monitoring).refusal(0.0) == "shutting down"
+    assert MonitoredGate(without_control(), monitoring, wave=Wave()).refusal(0.0) == "shutting down"
 
 
 def test_a_router_without_control_runs_only_what_needs_none() -> None:

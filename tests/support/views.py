@@ -148,7 +148,12 @@ HANDOFF = HandoffView(
         "engines": ["d0", "p0"],
         "roles": {"d0": "decode", "p0": "prefill"},
         "counters": {"served": 3, "offered": 3},
-        "lifecycle": {"engine_restart_policy": "individual", "records": [], "process_starts": {}},
+        "lifecycle": {
+            "wave": None,
+            "engine_restart_policy": "individual",
+            "records": [],
+            "process_starts": {},
+        },
     },
     mirrored=False,
 )

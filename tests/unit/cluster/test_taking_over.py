@@ -70,7 +70,7 @@ def test_what_this_version_does_not_know_survives_a_takeover_by_it() -> None:
         newer = replace(
             document,
             holds=holds,
-            lifecycle={**document.lifecycle, "wave": {"id": "w1"}},
+            lifecycle={**document.lifecycle, "of_a_newer_one": {"id": "w1"}},
             extra={"of_a_newer_router": {"a": [1, 2]}},
         )
         scene.server.data.handoff["document"] = encode(newer)
@@ -81,7 +81,7 @@ def test_what_this_version_does_not_know_survives_a_takeover_by_it() -> None:
         kept = decode((await scene.stored()).document)
         assert kept.epoch == second.parts.gate.epoch
         assert kept.extra == {"of_a_newer_router": {"a": [1, 2]}}
-        assert kept.lifecycle["wave"] == {"id": "w1"}
+        assert kept.lifecycle["of_a_newer_one"] == {"id": "w1"}
         assert 480.0 < kept.holds["e0"]["remaining_s"] < 499.0
         tops = scene.server.data.log_top
         await scene.clock.sleep(3.0)

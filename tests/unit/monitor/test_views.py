@@ -27,7 +27,7 @@ def test_a_shutdown_is_seen_at_once() -> None:
 def test_degraded_monitoring_closes_readiness_and_admission_with_one_reason() -> None:
     own = Own()
     own.fail_a_pass()
-    gate: ControlGate = MonitoredGate(own.gate, own.monitoring)
+    gate: ControlGate = MonitoredGate(own.gate, own.monitoring, wave=own.fleet.upkeep.wave)
     assert own.views.readiness().reason == gate.refusal(NOW) == "monitoring degraded: handoff OSError"
     assert own.views.health().status is HealthStatus.DEGRADED
     assert not gate.may_admit(NOW)

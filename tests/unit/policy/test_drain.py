@@ -9,10 +9,11 @@ import pytest
 from narwhal.model.evidence import Check
 from narwhal.model.maintenance import Captured, DrainState, WorkLeft
 from narwhal.policy.drain import INTERRUPTED, UNREADABLE, Drains, IllegalMove
+from narwhal.policy.readmission import ORDER
 
 BEFORE = Captured(100.0, "0.11.0", "sha256:aa")
 NOTHING_LEFT = WorkLeft(0, 0, 0, 0, 0)
-PASSED = (Check("health", "passed"), Check("process", "passed"))
+PASSED = tuple(Check(name, "passed") for name in ORDER)
 FAILED = (Check("health", "passed"), Check("process", "failed", "not newer"))
 
 

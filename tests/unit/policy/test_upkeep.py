@@ -20,12 +20,13 @@ from narwhal.model.evidence import (
 from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WorkLeft
 from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
+from narwhal.policy.readmission import ORDER
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
 
 NOW = 100.0
 DEADLINE = 1_800_000_300.0
-PASSED = tuple(Check(name, "passed") for name in ("health", "model", "process", "generation"))
+PASSED = tuple(Check(name, "passed") for name in ORDER)
 
 
 def order(*engines: str, deadline_s: float = 300.0) -> DrainOrder:
@@ -64,25 +65,25 @@ def test_resident_work_stays_when_its_engine_is_drained() -> None:
 
 def test_several_are_drained_one_after_another_as_long_as_each_role_keeps_one() -> None:
     fleet = fleet_of("p0 p1 p2 d0", pinned="p0 p1 p2 d0")
-    assert fleet.upkeep.refuses_drain(order("p0"), NOW) == ""
+    assert fleet.upkeep.orders.refuses_drain(order("p0"), NOW) == ""
     drained(fleet, "p0")
-    assert fleet.upkeep.refuses_drain(order("p1"), NOW) == ""
+    assert fleet.upkeep.orders.refuses_drain(order("p1"), NOW) == ""
     drained(fleet, "p1")
-    assert "p2 cannot be drained: no other engine" in fleet.upkeep.refuses_drain(order("p2"), NOW)
+    assert "p2 cannot be drained: no other engine" in fleet.upkeep.orders.refuses_drain(order("p2"), NOW)
 
 
 def test_unpinned_engines_of_the_other_role_count() -> None:
-    assert "cannot be drained" in fleet_of("p0 p1 d0", pinned="p0 p1 d0").upkeep.refuses_drain(
+    assert "cannot be drained" in fleet_of("p0 p1 d0", pinned="p0 p1 d0").upkeep.orders.refuses_drain(
         order("d0"), NOW
     )
-    assert fleet_of("p0 p1 d0", pinned="d0").upkeep.refuses_drain(order("d0"), NOW) == ""
+    assert fleet_of("p0 p1 d0", pinned="d0").upkeep.orders.refuses_drain(order("d0"), NOW) == ""
 
 
 def test_engines_that_are_out_do_not_count() -> None:
     fleet = fleet_of("p0 d0 d1", pinned="p0 d0 d1")
     fleet.standings.eject("d1", "it refused", now=NOW)
-    assert "d0 cannot be drained" in fleet.upkeep.refuses_drain(order("d0"), NOW)
-    assert fleet.upkeep.refuses_drain(order("d1"), NOW) == "", "nothing is taken from anybody"
+    assert "d0 cannot be drained" in fleet.upkeep.orders.refuses_drain(order("d0"), NOW)
+    assert fleet.upkeep.orders.refuses_drain(order("d1"), NOW) == "", "nothing is taken from anybody"
 
 
 @pytest.mark.parametrize(
@@ -95,25 +96,24 @@ def test_engines_that_are_out_do_not_count() -> None:
         (order("d0", deadline_s=inf), "deadline_s must be above 0 and finite"),
         (order("d0", deadline_s=nan), "deadline_s must be above 0 and finite"),
         (order("d0", "d1"), "2 engines are neither one nor the whole fleet"),
-        (order("d0", "d1", "p0"), "a wave of the whole fleet is not in this version"),
-        (DrainOrder((), wave=True), "a wave of the whole fleet is not in this version"),
+        (DrainOrder((), wave=True, deadline_s=0.0), "deadline_s must be above 0"),
     ],
 )
 def test_an_unsafe_drain_is_refused_with_a_sentence(wanted: DrainOrder, sentence: str) -> None:
-    assert sentence in fleet_of("p0 d0 d1").upkeep.refuses_drain(wanted, NOW)
+    assert sentence in fleet_of("p0 d0 d1").upkeep.orders.refuses_drain(wanted, NOW)
 
 
 def test_single_engines_are_not_for_orders_under_whole_wave() -> None:
     fleet = fleet_of("p0 d0 d1", engine_restart_policy="whole_wave")
-    assert "engine_restart_policy is whole_wave" in fleet.upkeep.refuses_drain(order("d0"), NOW)
+    assert "engine_restart_policy is whole_wave" in fleet.upkeep.orders.refuses_drain(order("d0"), NOW)
 
 
 def test_only_a_drained_engine_is_readmitted() -> None:
     fleet = fleet_of("p0 d0 d1")
-    assert "d0 is not drained" in fleet.upkeep.refuses_readmit(order("d0"))
-    assert fleet.upkeep.refuses_readmit(order("d0")) and drained(fleet, "d0")
-    assert fleet.upkeep.refuses_readmit(order("d0")) == ""
-    assert "engines is empty" in fleet.upkeep.refuses_readmit(order())
+    assert "d0 is not drained" in fleet.upkeep.orders.refuses_readmit(order("d0"))
+    assert fleet.upkeep.orders.refuses_readmit(order("d0")) and drained(fleet, "d0")
+    assert fleet.upkeep.orders.refuses_readmit(order("d0")) == ""
+    assert "engines is empty" in fleet.upkeep.orders.refuses_readmit(order())
 
 
 def test_what_is_seen_of_a_drained_engine_moves_nothing() -> None:
@@ -179,7 +179,7 @@ def test_a_failed_check_blocks_it_with_a_sentence_that_names_engine_check_and_wa
     assert not fleet.eligible("d0", NOW)
 
 
-@pytest.mark.parametrize("checks", [(), PASSED[:2], PASSED])
+@pytest.mark.parametrize("checks", [(), PASSED[:2], PASSED[:6], PASSED])
 def test_checks_that_could_not_be_finished_block_it(checks: tuple[Check, ...]) -> None:
     fleet = drained(fleet_of("p0 d0 d1"), "d0")
     readmit(fleet, Validated("d0", checks, conclusive=False))

@@ -58,7 +58,7 @@ class Upkeep(RuleBasedStateMachine):
     @rule(iid=iids, deadline_s=st.sampled_from((1.0, 50.0)))
     def drain(self, iid: str, deadline_s: float) -> None:
         could = [leg for leg in (Leg.PREFILL, Leg.DECODE) if self.fleet.can_serve(leg, self.now)]
-        if self.fleet.upkeep.refuses_drain(DrainOrder((iid,), deadline_s=deadline_s), self.now):
+        if self.fleet.upkeep.orders.refuses_drain(DrainOrder((iid,), deadline_s=deadline_s), self.now):
             return
         self.fleet.upkeep.drain(iid, deadline_at=self.now + deadline_s)
         if iid not in self.out:
@@ -82,7 +82,7 @@ class Upkeep(RuleBasedStateMachine):
 
     @rule(iid=iids)
     def begin(self, iid: str) -> None:
-        if not self.fleet.upkeep.refuses_readmit(DrainOrder((iid,))) and (
+        if not self.fleet.upkeep.orders.refuses_readmit(DrainOrder((iid,))) and (
             self.state(iid) is not DrainState.VALIDATING
         ):
             self.fleet.upkeep.drains.begin(iid)

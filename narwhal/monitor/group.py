@@ -1,0 +1,110 @@
+"""The readmission checks of engines that come back in one change: a wave, a cohort (failures.md section 7).
+
+| phase | checks | begins when |
+| --- | --- | --- |
+| alone | `health` to `generation` of every member | at once |
+| ring | `kv_transfer`: everyone's KV to the next one | every member did well alone |
+| last | `final_health` of every member | every transfer was good |
+
+A member whose phase did not begin has fewer checks, and its validation is not conclusive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from narwhal.model.evidence import Check, Validated
+from narwhal.monitor.probe_legs import ProbeLegs
+from narwhal.monitor.validation import Result, Step, Transfer, Validation, transferred
+from narwhal.policy.readmission import FAILED, KV_TRANSFER, ORDER, PASSED, SKIPPED
+
+AT_ONCE = 8
+"""Members that are looked at together: the control pool may have one connection."""
+
+Edges = Callable[[Sequence[str]], list[tuple[str, str]]]
+"""Producer and consumer of each transfer that proves these members."""
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+
+async def gathered(call: Callable[[K], Awaitable[R]], keys: Iterable[K]) -> list[R]:
+    """What `call` gives for each key, in their order, `AT_ONCE` of them under way at a time."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def placed(key: K) -> R:
+        async with places:
+            return await call(key)
+
+    return list(await asyncio.gather(*(placed(key) for key in keys)))
+
+
+class Group:
+    """`steps`: the seven of `readmission_steps`, of which `kv_transfer` is replaced by the ring."""
+
+    def __init__(self, steps: Sequence[Step], legs: ProbeLegs, *, ring: Edges) -> None:
+        place = ORDER.index(KV_TRANSFER)
+        self._alone = Validation(steps[:place])
+        self._last = Validation(steps[place + 1 :])
+        self._legs = legs
+        self._ring = ring
+
+    async def run(self, members: Sequence[str]) -> dict[str, Validated]:
+        """How it ended by member. Never raises for what an engine does."""
+        told = dict(zip(members, await gathered(self._alone.run, members), strict=True))
+        if not all(map(_well, told.values())):
+            return {iid: _unfinished(one) for iid, one in told.items()}
+        return await self.finish(told)
+
+    async def finish(self, told: Mapping[str, Validated]) -> dict[str, Validated]:
+        """Ring and last checks of members that did well alone; `told`: how they did."""
+        crossed = await self._transfers(tuple(told))
+        told = {iid: _with(one, crossed[iid]) for iid, one in told.items()}
+        if not all(map(_well, told.values())):
+            return {iid: _unfinished(one) for iid, one in told.items()}
+        last = await gathered(self._last.run, told)
+        return {
+            one.iid: Validated(one.iid, (*told[one.iid].checks, *one.checks), conclusive=one.conclusive)
+            for one in last
+        }
+
+    async def _transfers(self, members: Sequence[str]) -> dict[str, Result | None]:
+        """`kv_transfer` by member."""
+        made = await gathered(self._transfer, self._ring(members))
+        return {
+            iid: _crossed([one for one in made if iid in (one.producer, one.consumer)], iid)
+            for iid in members
+        }
+
+    async def _transfer(self, pair: tuple[str, str]) -> Transfer:
+        return await transferred(self._legs.produce(*pair), pair)
+
+
+def _crossed(made: Sequence[Transfer], iid: str) -> Result | None:
+    """`made`: the transfers that it took part in. None: one failed that says nothing of it."""
+    if not made:
+        return SKIPPED, "no member to exchange KV with"
+    own = [one for one in made if one.tells_of(iid)]
+    if own:
+        return FAILED, "; ".join(map(str, own))
+    if any(one.error is not None for one in made):
+        return None
+    return PASSED, "; ".join(map(str, made))
+
+
+def _with(told: Validated, result: Result | None) -> Validated:
+    if result is None:
+        return replace(told, conclusive=False)
+    return replace(told, checks=(*told.checks, Check(KV_TRANSFER, *result)))
+
+
+def _well(told: Validated) -> bool:
+    return told.conclusive and all(check.outcome != FAILED for check in told.checks)
+
+
+def _unfinished(told: Validated) -> Validated:
+    """Another member kept it from its other checks."""
+    return replace(told, conclusive=False) if _well(told) else told

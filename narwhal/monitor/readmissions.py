@@ -1,0 +1,143 @@
+"""The checks that an operator's readmission owes, of one engine or of a wave (failures.md section 7).
+
+Each runs as a task of its own: a caller that leaves ends nothing, and one that comes meanwhile waits for the
+same one. What it came to is told to `policy.upkeep`, also where it was cancelled: a record must not say for
+ever that it is being validated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from narwhal.clock import Clock
+from narwhal.errors import IdentityError
+from narwhal.model.evidence import Validated
+from narwhal.model.identity import SAME_START_S
+from narwhal.monitor.group import Edges, Group
+from narwhal.monitor.judge import Judge
+from narwhal.monitor.probe_legs import ProbeLegs
+from narwhal.monitor.validation import Result, Step, Validation
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.readmission import FAILED, PASSED, PROCESS
+from narwhal.ports import ControlGate, Identities, StatePublisher
+
+NO_CAPTURE = "which process was drained is not on record: repeat the drain while it runs, then restart it"
+
+_WAVE = ""
+"""Key of a wave's task; engines have names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """How engines are looked at. `attested`: they have sidecars. `steps` gives the readmission checks with
+    this step as `process`; `ring` tells the transfers that prove a wave."""
+
+    legs: ProbeLegs
+    identities: Identities
+    attested: bool
+    timeout_s: float
+    steps: Callable[[Step], tuple[Step, ...]]
+    ring: Edges
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Whether this router may act, and where what it did is kept."""
+
+    gate: ControlGate
+    publisher: StatePublisher
+    clock: Clock
+
+
+class Readmissions:
+    """Main loop only."""
+
+    def __init__(self, looking: Looking, ownership: Ownership, *, fleet: Fleet, judge: Judge) -> None:
+        self._looking = looking
+        self._gate = ownership.gate
+        self._clock = ownership.clock
+        self._fleet = fleet
+        self._judge = judge
+        steps = looking.steps(Step(PROCESS, self._process))
+        self._single = Validation(steps)
+        self._group = Group(steps, looking.legs, ring=looking.ring)
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._starts: dict[str, float] = {}
+        """Process starts that the validations under way have found."""
+
+    def of(self, iid: str) -> asyncio.Task[None]:
+        """The validation of one engine: the one under way, else a new one."""
+        if iid not in self._under_way:
+            self._fleet.upkeep.drains.begin(iid)
+            self._begin(iid, self._validate(iid))
+        return self._under_way[iid]
+
+    def of_wave(self) -> asyncio.Task[None]:
+        """As `of`, of the whole fleet."""
+        if _WAVE not in self._under_way:
+            self._fleet.upkeep.begin_wave()
+            self._begin(_WAVE, self._validate_wave())
+        return self._under_way[_WAVE]
+
+    def end_singles(self) -> None:
+        """A wave is drained: its members come back with it."""
+        for key, task in self._under_way.items():
+            if key != _WAVE:
+                task.cancel()
+
+    def abandon(self) -> None:
+        """Another ownership begins: what began before is over."""
+        for task in self._under_way.values():
+            task.cancel()
+
+    async def aclose(self) -> None:
+        self.abandon()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _begin(self, key: str, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._under_way[key] = task
+        task.add_done_callback(lambda _: self._under_way.pop(key, None))
+
+    async def _validate(self, iid: str) -> None:
+        told = Validated(iid, (), conclusive=False)
+        self._starts.pop(iid, None)
+        try:
+            told = await self._single.run(iid)
+        finally:
+            now = self._clock.now()
+            if not self._gate.may_admit(now):
+                told = replace(told, conclusive=False)
+            start = self._starts.pop(iid, None)
+            self._judge.carry_out(self._fleet.upkeep.validated(told, process_start=start, now=now), now)
+
+    async def _validate_wave(self) -> None:
+        told: dict[str, Validated] = {}
+        self._starts.clear()
+        try:
+            told = await self._group.run(self._fleet.engines)
+        finally:
+            now = self._clock.now()
+            if not self._gate.may_admit(now):
+                told = {iid: replace(one, conclusive=False) for iid, one in told.items()}
+            effects = self._fleet.upkeep.wave_validated(told, process_starts=dict(self._starts), now=now)
+            self._starts.clear()
+            self._judge.carry_out(effects, now)
+
+    async def _process(self, iid: str) -> Result:
+        """Planned maintenance means a restart: the process must be newer than the one on record."""
+        captured = self._fleet.upkeep.drains.record(iid).captured
+        if captured is None:
+            return FAILED, NO_CAPTURE
+        try:
+            live = await self._looking.identities.identity(iid, timeout_s=self._looking.timeout_s)
+        except IdentityError as error:
+            return FAILED, str(error)
+        self._starts[iid] = live.process_start
+        if live.process_start <= captured.process_start + SAME_START_S:
+            return FAILED, f"its process is not newer than the drained one ({live.words}): restart the engine"
+        return PASSED, f"{live.words}, the drained one at {captured.process_start!r}"
