@@ -148,7 +148,27 @@ def test_an_engine_that_is_not_the_contracts_fails(tmp_path: Path, served: Engin
         fleet = write_fleet(tmp_path, served, engines=rows, engine_contract=COMPLETE_CONTRACT)
         report = checked(fleet, "--no-kv", status=1)
     assert failure(report, "contract", "e0") == "kv_heads is 4, the contract wants 8"
-    assert "refused" in failure(report, "contract", "e1")
+    assert failure(report, "contract", "e1").startswith("the sidecar gives no answer: ")
+    assert report["pace"]["e1"]["outcome"] == "passed", "the engine itself is well"
+
+
+def test_a_contract_that_leaves_things_open_is_a_warning(tmp_path: Path, served: EngineProcess) -> None:
+    with sidecar(served.engines[0], attestation_file(tmp_path)) as attested:
+        row = {"iid": "e0", "url": served.engines[0].url, "attestation_url": attested.url}
+        contract = {"vllm_version": "0.32.0"}
+        fleet = write_fleet(tmp_path, served, engines=[row], engine_contract=contract)
+        report = checked(fleet, "--no-kv")
+    assert report["contract"]["e0"]["detail"].endswith("3 fields as in the contract")
+    assert "not complete" in report["contract"]["fleet"]["warning"]
+
+
+def test_an_engine_whose_core_stands_still_is_waited_for_once(tmp_path: Path, served: EngineProcess) -> None:
+    served.engines[1].order("core_stopped")
+    fleet = write_fleet(tmp_path, served, serving={"prefill_timeout_s": 1.0, "admission": "open"})
+    report = checked(fleet, status=1)
+    assert failure(report, "pace", "e1") == "no first token in time"
+    assert report["tokenize"]["e1"]["outcome"] == "skipped"
+    assert report["consume"]["e0 -> e1"]["detail"] == "e1 not reached"
 
 
 def test_profiles_that_are_unfit_or_missing_fail(tmp_path: Path, served: EngineProcess) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from narwhal.errors import EngineError, EngineRefused, IdentityError
+from narwhal.errors import EngineError, EngineRefused, EngineTimeout, IdentityError
 from narwhal.measure.gates.verdict import Finding, failed, skipped
 from narwhal.measure.legs import Legs
 from narwhal.measure.prompts import fresh_prompt
@@ -20,6 +20,7 @@ from narwhal.ports import Identities
 PROMPT_WORDS = 60
 ANSWER_TOKENS = 24
 NOT_REACHED = "not reached"
+"""Or not any more: it let a leg time out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Pace:
 class Bench:
     """`progress` is called with how many findings of a gate are there, and of how many.
 
-    `reached` and `paces` grow as the gates run: engines that answered, and times by engine or edge.
+    `reached` and `paces` grow as the gates run: engines that answered, and times by engine or edge. An engine
+    that let a leg time out leaves `reached`: each further one would cost as long again.
     """
 
     config: FleetConfig
@@ -77,6 +79,11 @@ class Bench:
     @property
     def timeout_s(self) -> float:
         return self.config.engine.health_timeout_s
+
+    def met(self, error: Exception) -> None:
+        """What a gate ended with on an engine."""
+        if isinstance(error, EngineTimeout):
+            self.reached.discard(error.iid)
 
     def prompt(self) -> str:
         """One that no engine has seen before."""
@@ -108,6 +115,7 @@ async def _judged(bench: Bench, judge: Judge, *, iid: str) -> Finding:
     try:
         return await judge(bench, iid)
     except (EngineError, IdentityError) as error:
+        bench.met(error)
         return failed(iid, words(error))
 
 

@@ -55,6 +55,7 @@ async def _edge(bench: Bench, edge: Edge) -> Finding:
         try:
             fault = await _crossed(bench, edge, name=name)
         except EngineError as error:
+            bench.met(error)
             return failed(name, f"{error.iid}: {words(error)}")
         if fault:
             return failed(name, fault)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from narwhal.config.rules import Kind
+from narwhal.config.schema import fields_of
 from narwhal.model.attestation import Attestation
 from narwhal.model.identity import EngineIdentity
 from narwhal.policy.identity import unlike
+from tests.support.sidecars import CONTRACT as SIDECAR_CONTRACT
 
 LIVE = EngineIdentity("0.32.0", 1795979050.83)
 CONTRACT = {"vllm_version": "0.32.0", "kv_heads": 8, "cross_layers_blocks": False, "kv_role": "kv_both"}
@@ -40,6 +44,21 @@ def test_a_field_that_the_fleet_leaves_open_may_be_anything() -> None:
 )
 def test_each_field_is_compared(name: str, value: Any, said: str) -> None:
     assert unlike(CONTRACT, attested(**{name: value}), live=LIVE) == (said,)
+
+
+WRONG: Mapping[Kind, Any] = {Kind.TEXT: "unlike", Kind.INTEGER: 4_711}
+
+
+@pytest.mark.parametrize("name", fields_of("engine_contract"))
+def test_every_field_that_a_fleet_file_knows_is_compared_and_named(name: str) -> None:
+    contract = {**SIDECAR_CONTRACT, "image_digest": "sha256:" + "0" * 64}
+    kind = fields_of("engine_contract")[name].kind
+    wrong = not contract[name] if kind is Kind.BOOLEAN else WRONG[kind]
+    (said,) = unlike(contract, Attestation({**contract, name: wrong}, {}, LIVE), live=LIVE)
+    assert said == f"{name} is {wrong!r}, the contract wants {contract[name]!r}"
+    rest = {field: value for field, value in contract.items() if field != name}
+    (said,) = unlike(contract, Attestation(rest, {}, LIVE), live=LIVE)
+    assert said == f"{name} is not attested, the contract wants {contract[name]!r}"
 
 
 def test_every_difference_is_told() -> None:
