@@ -106,7 +106,12 @@ class LocalPublisher:
             return (f"the saved state is left: {error}",)
         if saved is None:
             return ("there is no saved state: starting fresh",) if resume else ()
-        rules = PlanRules(engines=frozenset(self._state.identity.engines), max_age_s=None, keep_roles=resume)
+        rules = PlanRules(
+            engines=frozenset(self._state.identity.engines),
+            max_age_s=None,
+            keep_roles=resume,
+            foreign=resume and self._state.contracted,
+        )
         return self._state.restore(opening_plan([saved], rules))
 
     def _saved(self) -> SavedState | None:

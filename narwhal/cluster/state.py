@@ -40,6 +40,11 @@ class OwnState:
         self._inherited = Counters()
         self._extra: Mapping[str, Any] = {}
 
+    @property
+    def contracted(self) -> bool:
+        """The fleet has an engine contract."""
+        return self._fleet.identification.contracted
+
     def compose(self, *, epoch: int, holder: str) -> HandoffDocument:
         """The document of this instant."""
         now = self._clock.now()

@@ -40,6 +40,7 @@ from narwhal.policy.offer import Offer, make_offer
 from narwhal.policy.pacing import Pacing
 from narwhal.policy.placement import least_prefill_work
 from narwhal.policy.preference import without
+from narwhal.policy.resume import FleetLikeness
 from narwhal.policy.roles import EngineSight
 from narwhal.policy.split import Split
 from narwhal.policy.travel import TAKEOVER, Machines, Opening, Travel
@@ -101,6 +102,7 @@ class Fleet:
             self.identification,
             self.pacing,
             self.accounts,
+            FleetLikeness(frozenset(self._specs), settings.model, settings.recovery.engine_restart_policy),
         )
         self._travel = Travel(machines)
         self._offer = Offer(frozenset(), dict.fromkeys(Leg, ()))

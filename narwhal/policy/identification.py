@@ -45,20 +45,37 @@ WHOLE_WAVE: Final = "whole_wave"
 """`recovery.engine_restart_policy`."""
 
 
-class ProcessStarts:
-    """Engine ID to the process that was accepted last, Unix seconds; configured engines only."""
+def read_starts(told: object) -> dict[str, float]:
+    """`process_starts` of a handoff; what is no time is left out."""
+    rows = told.items() if isinstance(told, Mapping) else ()
+    return {str(iid): float(start) for iid, start in rows if _is_time(start)}
 
-    __slots__ = ("_engines", "_starts")
+
+class ProcessStarts:
+    """Engine ID to the process that was accepted last, Unix seconds; configured engines only.
+
+    `asked` numbers what engines were asked for: an answer from before an acceptance tells of a process that
+    may be gone.
+    """
+
+    __slots__ = ("_engines", "_since", "_starts", "asked")
 
     def __init__(self, engines: Iterable[str]) -> None:
         self._engines = frozenset(engines)
         self._starts: dict[str, float] = {}
+        self._since: dict[str, int] = {}
+        self.asked = 0
 
     def of(self, iid: str) -> float | None:
         return self._starts.get(iid)
 
     def accept(self, iid: str, start: float) -> None:
         self._starts[iid] = start
+        self._since[iid] = self.asked
+
+    def is_stale(self, iid: str, number: int) -> bool:
+        """0: nobody asked, it was seen just now."""
+        return 0 < number <= self._since.get(iid, 0)
 
     def clear(self) -> None:
         self._starts.clear()
@@ -68,9 +85,9 @@ class ProcessStarts:
         return dict(sorted(self._starts.items()))
 
     def restore(self, told: object) -> None:
-        """Replaces everything by what a handoff tells; what is no time is left out."""
-        rows = told.items() if isinstance(told, Mapping) else ()
-        self._starts = {iid: float(start) for iid, start in rows if iid in self._engines and _is_time(start)}
+        """Replaces everything by what a handoff tells; what was asked before it is stale."""
+        self._since = dict.fromkeys(self._engines, self.asked)
+        self._starts = {iid: start for iid, start in read_starts(told).items() if iid in self._engines}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +113,6 @@ class Identification:
         self.starts = starts
         self._standings = standings
         self._rules = rules
-        self._number = 0
-        self._since: dict[str, int] = {}
-        """Engine to the last asking before its process was accepted: earlier ones are stale."""
         self._misses: dict[str, int] = {}
         self._silence: dict[str, str] = {}
         """What an owing engine last said instead of an identity; told when it changes."""
@@ -115,6 +129,10 @@ class Identification:
     def owing(self) -> tuple[str, ...]:
         """Whose identity is awaited, sorted; nobody takes requests meanwhile."""
         return tuple(sorted(self._owed))
+
+    @property
+    def contracted(self) -> bool:
+        return self._rules.contracted
 
     @property
     def awaiting(self) -> bool:
@@ -174,7 +192,6 @@ class Identification:
         self._first_at = now if available - self._owed else None
         self._misses.clear()
         self._silence.clear()
-        self._since = dict.fromkeys(self._standings.engines, self._number)
         self._bar()
 
     # --- inside ----------------------------------------------------------------------------------
@@ -183,20 +200,20 @@ class Identification:
         asked = [iid for iid in engines if iid in self._standings.engines and not self._standings.is_out(iid)]
         if not asked:
             return NOTHING
-        self._number += 1
-        return tuple(ProbeWanted(ProbeKind.IDENTITY, iid, number=self._number) for iid in asked)
+        self.starts.asked += 1
+        return tuple(ProbeWanted(ProbeKind.IDENTITY, iid, number=self.starts.asked) for iid in asked)
 
     def _identified(self, evidence: Identified, now: float) -> Effects:
         iid = evidence.iid
         if iid not in self._standings.engines or self._standings.is_out(iid):
             return NOTHING
-        if evidence.number and evidence.number <= self._since.get(iid, 0):
+        if self.starts.is_stale(iid, evidence.number):
             return NOTHING
         match evidence.outcome:
             case IdentityOutcome.SILENT:
                 return self._silent(evidence, now)
             case IdentityOutcome.UNLIKE if self._is_another(iid, evidence.process_start, carried=True):
-                return self._differs(iid, evidence.detail, now=now)
+                return self._differs(iid, evidence.detail)
             case IdentityOutcome.UNLIKE:
                 return self._fail(iid, evidence.detail, now=now)
             case IdentityOutcome.LIKE if evidence.process_start is not None:
@@ -207,7 +224,7 @@ class Identification:
         before = self.starts.of(iid)
         if self._is_another(iid, start, carried=True):
             why = f"its process started at {start!r}, accepted is {before!r}"
-            return self._differs(iid, why, now=now)
+            return self._differs(iid, why)
         another = self._is_another(iid, start)
         if another and self._rules.whole_wave:
             why = f"its process started at {start!r}, accepted is {before!r}"
@@ -230,9 +247,12 @@ class Identification:
             return False
         return abs(start - before) > SAME_START_S
 
-    def _differs(self, iid: str, why: str, *, now: float) -> Effects:
+    def _differs(self, iid: str, why: str) -> Effects:
         """What the owner before accepted is not what runs: nobody knows what happened in between."""
-        return self._fail(iid, why, now=now)
+        self._forget(iid)
+        held = self._standings.require_wave(f"{iid} is not as it was accepted: {why}")
+        self._settle()
+        return (tell("identity_failed", iid, reason=why), *held)
 
     def _accept(self, iid: str, start: float) -> None:
         self.starts.accept(iid, start)
@@ -271,7 +291,6 @@ class Identification:
             return
         if told.iid in self._standings.engines and told.iid not in self._standings.drained:
             self._accept(told.iid, told.process_start)
-            self._since[told.iid] = self._number
 
     def _settle(self) -> None:
         """Whoever went out owes nothing any more."""

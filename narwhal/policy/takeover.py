@@ -58,12 +58,14 @@ class OpeningPlan:
 @dataclass(frozen=True, slots=True)
 class PlanRules:
     """`engines`: the configured set. `max_age_s`: `--standby-max-handoff-age`; None: nobody else can have
-    changed anything meanwhile, so no age is too great. `followed`: the owner that left it, until it ended."""
+    changed anything meanwhile, so no age is too great. `followed`: the owner that left it, until it ended.
+    `foreign`: a document of none of our engines counts too, for it says that the fleet was another one."""
 
     engines: frozenset[str]
     max_age_s: float | None = 30.0
     keep_roles: bool = True
     followed: bool = False
+    foreign: bool = False
 
 
 def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningPlan:
@@ -71,7 +73,7 @@ def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningP
     notes: list[str] = []
     fitting: list[SavedState] = []
     for state in candidates:
-        if rules.engines.isdisjoint(state.document.engines):
+        if not rules.foreign and rules.engines.isdisjoint(state.document.engines):
             notes.append(f"the {state.source}'s state is for other engines and is left")
         else:
             fitting.append(state)

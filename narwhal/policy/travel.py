@@ -17,6 +17,7 @@ from narwhal.policy.blame import Blame
 from narwhal.policy.identification import Identification
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.pacing import Pacing
+from narwhal.policy.resume import FleetLikeness, unfit
 from narwhal.policy.split import Split
 from narwhal.policy.upkeep import Upkeep
 
@@ -50,6 +51,8 @@ class Machines:
     identification: Identification
     pacing: Pacing
     accounts: Accounts
+    ours: FleetLikeness
+    """What a contracted fleet's saved state must be alike to."""
 
 
 class Travel:
@@ -78,7 +81,16 @@ class Travel:
         of.identification.restore(
             document.lifecycle, now, verify=opening.verify or opening.cautious, compare=opening.compare
         )
-        return notes
+        return (*notes, *self._held(document, opening))
+
+    def _held(self, document: HandoffDocument, opening: Opening) -> tuple[str, ...]:
+        """A contracted fleet goes on only with a state that fits: else it waits for a wave."""
+        of = self._of
+        why = unfit(document, of.ours) if of.identification.contracted and opening.compare else ""
+        if not why:
+            return ()
+        of.upkeep.require_wave(why)
+        return (f"{why}: the whole fleet is held until an operator completes a wave",)
 
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""

@@ -15,6 +15,7 @@ from tests.support.sidecars import (
     attestation_file,
     contracted_fleet,
 )
+from tests.support.upkeep_rig import post
 
 QUICK: dict[str, Any] = {
     "controller": {"monitor_interval_s": 0.2},
@@ -67,6 +68,33 @@ def test_a_start_waits_for_every_identity_and_a_sweep_finds_who_changed(tmp_path
             eventually(lambda: bool(events(router, "identity_failed")), what="why is in the journal")
             assert "not verified 2 times in a row" in events(router, "identity_failed")[0]["reason"]
             assert router.ready()
+
+
+def test_a_resume_that_meets_another_process_holds_the_fleet_until_a_wave(tmp_path: Path) -> None:
+    with (
+        engine_process(2) as engines,
+        contracted_fleet(engines.engines, tmp_path / "papers", "--rebind", **QUICK) as (fleet, _),
+    ):
+        with router_process(tmp_path / "router", fleet) as router:
+            before = lifecycle(router)["process_starts"]
+        engines.engines[1].order("restart", down_s=0.0)
+        with router_process(tmp_path / "router", fleet, "--resume", ready=False) as router:
+            eventually(
+                lambda: router.get("/ready")["reason"].startswith("whole-wave restart required: e1 is not"),
+                what="the fleet is held",
+            )
+            assert router.get("/ready")["control_ready"]
+            assert lifecycle(router)["process_starts"] == before
+        with router_process(tmp_path / "router", fleet, "--resume", ready=False) as router:
+            assert "whole-wave restart required" in router.get("/ready")["reason"], "it travels"
+            assert post(router, "drain", {"wave": True})[0] == 200
+            eventually(lambda: lifecycle(router)["wave"]["ready_to_stop"], what="it may be stopped")
+            for engine in engines.engines:
+                engine.order("restart", down_s=0.0)
+            eventually(lambda: post(router, "readmit", {"wave": True})[0] == 200, what="the wave is back")
+            assert router.ready()
+            after = lifecycle(router)["process_starts"]
+            assert all(after[iid] > start for iid, start in before.items())
 
 
 def test_an_engine_unlike_its_contract_is_out_with_the_fields_name(tmp_path: Path) -> None:

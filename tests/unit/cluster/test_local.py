@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from narwhal.cluster.local import LocalPublisher
@@ -22,16 +24,16 @@ SWAPPED = {"e0": "prefill", "e1": "decode"}
 
 
 class Alone:
-    def __init__(self) -> None:
-        self.fleet = Fleet(fleet_config(*ENGINES), {})
+    def __init__(self, **config: Any) -> None:
+        self.fleet = Fleet(fleet_config(*ENGINES, **config), {})
         clock = TickingClock()
         self.state = OwnState(self.fleet, Totals("run-2"), identity=IDENTITY, clock=clock)
         self.checkpoint = MemoryCheckpoint()
         self.publisher = LocalPublisher(self.checkpoint, self.state, clock=clock, blocking=at_once)
 
-    def save(self) -> None:
+    def save(self, **fields: Any) -> None:
         document = to_fields(self.state.compose(epoch=0, holder=""))
-        self.checkpoint.record = CheckpointRecord({**document, "run": "run-1", "roles": SWAPPED})
+        self.checkpoint.record = CheckpointRecord({**document, "run": "run-1", "roles": SWAPPED, **fields})
 
 
 @pytest.mark.parametrize("resume", [True, False])
@@ -40,6 +42,17 @@ def test_the_saved_roles_are_taken_with_resume_only(resume: bool) -> None:
     alone.save()
     assert alone.publisher.open(resume=resume) == ()
     assert (alone.fleet.roles() == {"e0": Role.PREFILL, "e1": Role.DECODE}) is resume
+
+
+def test_a_contracted_fleet_whose_file_is_of_other_engines_waits_for_a_wave_at_a_resume_only() -> None:
+    for resume in (True, False):
+        alone = Alone(contract={"vllm_version": "0.32.0"})
+        alone.save(engines=["x0", "x1"])
+        notes = alone.publisher.open(resume=resume)
+        held = "whole-wave restart required: the saved state is of another engine set"
+        assert alone.fleet.upkeep.wave.reason == (held if resume else "")
+        told = "the whole fleet is held" if resume else "is for other engines and is left"
+        assert told in notes[-1]
 
 
 def test_resume_without_a_file_says_that_it_starts_fresh() -> None:

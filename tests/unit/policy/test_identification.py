@@ -317,3 +317,60 @@ def test_starts_that_cannot_be_read_are_none(told: object) -> None:
     successor = handed_over(accepted(), Opening(), changes={"process_starts": told})
     assert starts(successor) == {}
     assert successor.identification.owing() == ALL
+
+
+@pytest.mark.parametrize("policy", ["individual", "whole_wave"])
+@pytest.mark.parametrize("opening", [Opening(), Opening(verify=True), Opening(cautious=True)])
+def test_another_process_than_the_owner_before_accepted_holds_the_whole_fleet(
+    opening: Opening, policy: str
+) -> None:
+    before = accepted(engine_restart_policy=policy)
+    successor = handed_over(before, opening, engine_restart_policy=policy)
+    like(successor, "p0")
+    assert kinds(like(successor, "d0", STARTED + 60)) == ["identity_failed", "wave_required"]
+    successor.tick(NOW)
+    assert (successor.available(NOW), successor.identification.awaiting) == ((), False)
+    assert successor.upkeep.wave.reason == (
+        "whole-wave restart required: d0 is not as it was accepted: "
+        "its process started at 1060.0, accepted is 1000.0"
+    )
+    assert starts(successor)["d0"] == STARTED
+
+
+def test_another_build_in_another_process_holds_it_too_and_in_the_same_process_ejects() -> None:
+    successor = handed_over(accepted(), Opening())
+    effects = successor.step(Identified("d0", UNLIKE, STARTED, "kv_heads is 4, the contract wants 8"), NOW)
+    assert kinds(effects) == ["identity_failed", "ejection"]
+    effects = successor.step(
+        Identified("d1", UNLIKE, STARTED + 9, "kv_heads is 4, the contract wants 8"), NOW
+    )
+    assert kinds(effects) == ["identity_failed", "wave_required"]
+    assert "d1 is not as it was accepted: kv_heads is 4" in successor.upkeep.wave.reason
+
+
+def test_a_saved_state_that_does_not_fit_holds_the_fleet_at_a_resume_and_not_at_a_plain_start() -> None:
+    changes = {"process_starts": {"d0": STARTED, "p0": STARTED}, "awaiting_identity": []}
+    before = accepted()
+    resumed = handed_over(before, Opening(verify=True), changes=changes)
+    reason = "whole-wave restart required: the saved state has no accepted process of d1"
+    assert resumed.upkeep.wave.reason == reason
+    assert resumed.available(NOW) == ()
+    plain = handed_over(before, Opening(verify=True, compare=False), changes=changes)
+    assert plain.upkeep.wave.reason == ""
+
+
+def test_a_fleet_without_a_contract_goes_on_with_any_saved_state() -> None:
+    fleet = fleet_of("p0 d0 d1")
+    fleet.restore(replace(handoff_document(p0="prefill", x="decode"), model="another"), NOW)
+    assert fleet.available(NOW) == ALL
+
+
+def test_what_was_asked_before_an_operators_readmission_is_stale_too() -> None:
+    fleet = accepted(engine_restart_policy="individual")
+    (probe,) = fleet.step(LivenessSwept("d0", ProbeOutcome.GOOD), NOW)
+    assert isinstance(probe, ProbeWanted)
+    fleet.upkeep.drain("d0", deadline_at=1e9)
+    fleet.upkeep.drains.begin("d0")
+    fleet.upkeep.validated(Validated("d0", WELL), process_start=STARTED + 90, now=NOW)
+    assert fleet.step(Identified("d0", LIKE, STARTED, number=probe.number), NOW) == ()
+    assert starts(fleet)["d0"] == STARTED + 90
