@@ -60,6 +60,7 @@ class OwnState:
             ejected=fleet.ejected,
             ejections=fleet.ejections,
             inference_sources=fleet.inference_sources,
+            inference_holds=fleet.inference_holds,
             counters=greater(self.counters(), self._inherited),
             lifecycle=fleet.lifecycle,
             demand_risk=fleet.demand_risk,

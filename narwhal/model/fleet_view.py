@@ -22,6 +22,7 @@ class FleetState:
     ejected: tuple[str, ...] = ()
     ejections: Mapping[str, Any] = field(default_factory=dict)
     inference_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    inference_holds: Mapping[str, Any] = field(default_factory=dict)
     holds: Mapping[str, Any] = field(default_factory=dict)
     streaks: Mapping[str, Any] = field(default_factory=dict)
     edges: Any = field(default_factory=list)

@@ -32,6 +32,9 @@ class HandoffDocument:
     ejections: Mapping[str, Any] = field(default_factory=dict)
     """Engine ID to {reason, step, detail}, for those in `ejected`."""
     inference_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    inference_holds: Mapping[str, Any] = field(default_factory=dict)
+    """Engine ID to {reason, consumer}, for those in `inference_sources`; consumer: who is to pull from a
+    suspect producer in its probe, "" = nobody."""
     counters: Counters = field(default_factory=Counters)
     lifecycle: Mapping[str, Any] = field(default_factory=dict)
     demand_risk: Mapping[str, Any] | None = None

@@ -61,6 +61,7 @@ class Blame:
         self.pressure = BackPressure(eject_after=eject_after, every_s=every_s)
         self.preference = Preference(self.edges, self.pressure)
         self._judgement = judgement
+        self._relapses = judgement.standings.checks.relapses
         self._eject_after = eject_after
         self._begin_anew()
         self._troubled: Set[str] = frozenset()
@@ -123,29 +124,33 @@ class Blame:
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation where one of the machines contradicts itself."""
-        for machine in (self.edges, self._refusals, self._poison, self._processes, self.preference):
+        machines = (self.edges, self._refusals, self._poison, self._processes, self.preference)
+        for machine in (*machines, self._relapses):
             machine.check_invariants()
-        if self._troubled != self._in_trouble():
-            raise InvariantViolation("blame: the engines that a good leg clears of something are others")
+        if not self._troubled >= self._in_trouble():
+            raise InvariantViolation("blame: a good leg would clear somebody of nothing")
 
     def _look(self) -> None:
         self._troubled = self._in_trouble()
         self.preference.look()
 
     def _in_trouble(self) -> Set[str]:
-        return self._judgement.suspects() | self._refusals.engines | self.pressure.saturated
+        relapsed = self._relapses.engines
+        return self._judgement.suspects() | self._refusals.engines | self.pressure.saturated | relapsed
 
     # --- legs ------------------------------------------------------------------------------------
 
     def _clear(self, evidence: LegSucceeded, now: float) -> Effects:
         """What a good leg ends on an engine that did not do well."""
         self._refusals.succeeded(evidence.iid)
+        self._relapses.succeeded(evidence.iid)
         self.pressure.answered(evidence.iid)
         effects = self._judgement.step(evidence, now)
         self._look()
         return effects
 
     def _failed(self, evidence: LegFailed, now: float) -> Effects:
+        self._relapses.failed(evidence.iid)
         saturated = self.pressure.failed(evidence, now)
         row = self._judgement.row(evidence.iid, evidence.failure)
         charged = self._poison.failed(evidence, now, row=row)

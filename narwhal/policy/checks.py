@@ -16,6 +16,8 @@
 | owed | settled | free |
 | owed | renewed: newer evidence | owed; a good answer to an earlier asking is stale |
 | owed | stale answer | owed and asked at once |
+| any, inference | the engine is held after a relapse (`relapses`) | what is owed is asked after its rest |
+| resting | the hold ends | owed, due at once |
 | free, owed anew | an answer to an asking of a time before | stale, good or bad |
 
 An answer names its asking by number. A bad one to any asking since the check is owed counts: the suspicion
@@ -27,9 +29,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.evidence import HealthProbed, InferenceProbed, ProbeOutcome
+from narwhal.policy.relapses import Relapses
 
 Wanted = tuple[ProbeWanted, ...]
 
@@ -58,7 +62,7 @@ class Owed:
 class Checks:
     """What is owed, one entry an engine and kind."""
 
-    __slots__ = ("_every_s", "_is_out", "_number", "_owed")
+    __slots__ = ("_every_s", "_is_out", "_number", "_owed", "_rests", "relapses")
 
     def __init__(self, *, every_s: float, is_out: Callable[[str], bool]) -> None:
         """`every_s`: pause between inference probes of one engine. `is_out`: an ejected engine takes no part
@@ -66,6 +70,9 @@ class Checks:
         self._every_s = every_s
         self._is_out = is_out
         self._number = 0
+        self._rests: dict[str, float] = {}
+        """Held engine to when its inference probe may be asked."""
+        self.relapses = Relapses(every_s=every_s)
         self._owed: dict[ProbeKind, dict[str, Owed]] = {ProbeKind.HEALTH: {}, ProbeKind.INFERENCE: {}}
 
     # --- what is ---------------------------------------------------------------------------------
@@ -79,6 +86,11 @@ class Checks:
         """Whose transfers an owed inference probe is to cross, "" = a local one; never empty."""
         owed = self._owed[ProbeKind.INFERENCE].get(iid)
         return tuple(owed.producers) if owed is not None and owed.producers else ("",)
+
+    def consumer(self, iid: str) -> str:
+        """Who is to pull its KV in an owed inference probe, "" where nobody is named."""
+        owed = self._owed[ProbeKind.INFERENCE].get(iid)
+        return owed.consumer if owed is not None else ""
 
     def engines(self) -> frozenset[str]:
         """Engines that owe any probe."""
@@ -123,6 +135,12 @@ class Checks:
         """A suspect of a handoff owes a check that is due at once."""
         _add(self._owe(kind, iid, reason=reason, now=now), producers)
 
+    def across(self, iid: str, consumer: str) -> None:
+        """The inference probe that it owes is of a suspect producer: `consumer` is to pull its KV."""
+        owed = self._owed[ProbeKind.INFERENCE].get(iid)
+        if owed is not None and consumer != iid:
+            owed.consumer = consumer
+
     def then_inference(self, iid: str) -> None:
         """The health check that the engine owes is to be followed by an inference probe."""
         owed = self._owed[ProbeKind.HEALTH].get(iid)
@@ -134,6 +152,22 @@ class Checks:
         owed = self._owed[kind].get(iid)
         if owed is not None:
             owed.renewed = self._number
+
+    def held(self, iid: str, *, now: float) -> str:
+        """An inference hold begins: a good answer to what was asked before does not end it. What is to be
+        said of a rest, "" where its probe may be asked at once."""
+        self.renew(ProbeKind.INFERENCE, iid)
+        rest_s = self.relapses.held(iid, now)
+        if not rest_s:
+            return ""
+        self._rests[iid] = now + rest_s
+        return f"; its last good probe was refuted, so the next one waits {rest_s:g} s"
+
+    def freed(self, iid: str) -> None:
+        """The inference hold is over; a probe that is owed yet rests no longer."""
+        owed = self._owed[ProbeKind.INFERENCE].get(iid)
+        if self._rests.pop(iid, None) is not None and owed is not None:
+            owed.due_at = -inf
 
     def again(self, kind: ProbeKind, iid: str, *, now: float) -> Wanted:
         """Asks at once for what is owed; nothing where nothing is."""
@@ -192,10 +226,14 @@ class Checks:
             owed.due_at = now + self._pause_s(kind)
 
     def forget(self, iid: str) -> None:
+        self.relapses.forget(iid)
+        self._rests.pop(iid, None)
         for owed in self._owed.values():
             owed.pop(iid, None)
 
     def clear(self) -> None:
+        self.relapses.clear()
+        self._rests.clear()
         for owed in self._owed.values():
             owed.clear()
 
@@ -205,6 +243,10 @@ class Checks:
         return self._owed[kind].setdefault(iid, Owed(reason, now, self._number, self._number))
 
     def _asked(self, kind: ProbeKind, iid: str, *, owed: Owed, now: float) -> Wanted:
+        rest = self._rests.get(iid, -inf)
+        if kind is ProbeKind.INFERENCE and now < rest:
+            owed.due_at = rest
+            return ()
         owed.due_at = now + self._pause_s(kind)
         wanted = self._wanted(kind, iid, owed=owed)
         owed.turn += 1

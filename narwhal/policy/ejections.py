@@ -27,6 +27,8 @@ from narwhal.model.evidence import Check
 from narwhal.model.standing import EjectionView
 
 WAIT_S = 60.0
+CARRIED = "carried over from the owner before"
+"""The reason, where a handoff tells none."""
 
 
 @dataclass(slots=True)
@@ -123,12 +125,11 @@ class Ejections:
             for iid, out in sorted(self._out.items())
         }
 
-    def restore(self, ejected: Iterable[str], told: Mapping[str, object], *, now: float, reason: str) -> None:
-        """Replaces everything: these are out, and due at once. `told`: as `export`; where it tells nothing of
-        an engine, `reason`."""
+    def restore(self, ejected: Iterable[str], told: Mapping[str, object], *, now: float) -> None:
+        """Replaces everything: these are out, and due at once. `told`: as `export`."""
         self._out = {}
         for iid in ejected:
             words = told.get(iid)
             word = words if isinstance(words, Mapping) else {}
             why, step, detail = (str(word.get(name, "")) for name in ("reason", "step", "detail"))
-            self._out[iid] = Ejection(why or reason, now, step, detail)
+            self._out[iid] = Ejection(why or CARRIED, now, step, detail)

@@ -16,7 +16,6 @@ An engine may have both; the inference hold is the one that is told. Which probe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -45,6 +44,10 @@ class Holds:
             return False
         self._inference[iid] = reason
         return True
+
+    def is_held(self, iid: str) -> bool:
+        """Under an inference hold."""
+        return iid in self._inference
 
     def quarantine(self, iid: str, until: float, *, reason: str, now: float) -> bool:
         """A timed hold. False: one was running, it lasts now to the later end."""
@@ -78,9 +81,9 @@ class Holds:
         """When the next quarantine ends by itself, after `now`; inf: none does."""
         return min((one.until for one in self._quarantines.values() if one.until > now), default=inf)
 
-    def held(self) -> tuple[str, ...]:
-        """Engines under an inference hold, sorted."""
-        return tuple(sorted(self._inference))
+    def reasons(self) -> dict[str, str]:
+        """Engine under an inference hold to its reason, sorted by ID."""
+        return dict(sorted(self._inference.items()))
 
     def view(self, now: float) -> dict[str, HoldView]:
         """Engine ID to the hold that counts, sorted by ID."""
@@ -108,16 +111,3 @@ class Holds:
 
     def clear(self) -> None:
         self._inference, self._quarantines = {}, {}
-
-
-def told_quarantines(holds: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
-    """What a handoff's `holds` tell: engine ID to the seconds that are left, and the reason; sorted by ID.
-
-    What has no time left, or cannot be read, is left out.
-    """
-    found = {}
-    for iid, told in sorted(holds.items()):
-        left = told.get("remaining_s") if isinstance(told, Mapping) else None
-        if isinstance(left, int | float) and type(left) is not bool and 0 < left < inf:
-            found[iid] = (float(left), str(told.get("reason", "")))
-    return found

@@ -47,8 +47,10 @@ from narwhal.model.handoff import HandoffDocument
 from narwhal.model.settings import RecoverySettings
 from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
+from narwhal.policy.carried_holds import export_holds
+from narwhal.policy.ejections import CARRIED
 from narwhal.policy.readmission import FAILED
-from narwhal.policy.standings import CARRIED, Standings
+from narwhal.policy.standings import Standings
 from narwhal.policy.suspicion import Suspicion
 
 _INFERENCE_CHECK = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS, FailureClass.KV_HANDOFF})
@@ -197,7 +199,7 @@ class Judgement:
             return standings.checks.again(ProbeKind.INFERENCE, iid, now=now)
         standings.checks.settle(ProbeKind.INFERENCE, iid)
         self._suspicion.crossed_well(iid)
-        return standings.free(iid, reason="an inference probe was good")
+        return standings.proved(iid, now)
 
     def _swept(self, evidence: LivenessSwept, now: float) -> Effects:
         iid = evidence.iid
@@ -259,8 +261,7 @@ class Judgement:
             state,
             ejected=self.standings.ejected(),
             ejections=self.standings.ejections.export(),
-            inference_sources=self.standings.sources(),
-            holds=self.standings.timed_holds(now),
+            **export_holds(self.standings, now),
             streaks=self._breaker.streaks(),
         )
 

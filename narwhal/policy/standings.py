@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from math import inf
-from typing import Any
 
 from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.engine import Leg
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.standing import HoldKind, HoldView
+from narwhal.policy.carried_holds import restore_holds
 from narwhal.policy.checks import Checks
 from narwhal.policy.ejections import Ejections
-from narwhal.policy.holds import Holds, told_quarantines
+from narwhal.policy.holds import Holds
 from narwhal.policy.membership import Standing, standing, takes_last
 from narwhal.policy.returns import Returns
 
-CARRIED = "carried over from the owner before"
 _NOBODY: frozenset[str] = frozenset()
 
 
 class Standings:
     """`able` maps each leg to the engines that roles and pins permit; the fleet sets it.
 
-    `version` grows with every change of who may take new requests, but for quarantines that run out.
+    `holding` is for reading. `version` grows with every change of who may take new requests, but for
+    quarantines that run out.
     """
 
     def __init__(self, engines: Iterable[str], *, every_s: float, together: bool = False) -> None:
@@ -37,7 +37,7 @@ class Standings:
         self.able: Mapping[Leg, Set[str]] = {}
         self.version = 0
         self.drained, self.barred = _NOBODY, _NOBODY
-        self._holds = Holds()
+        self.holding = Holds()
         self.ejections = Ejections(every_s=every_s, together=together)
         self.checks = Checks(every_s=every_s, is_out=self.is_out)
         self.returns = Returns(self.ejections, eligible=self.eligible, came_back=self._came_back)
@@ -57,7 +57,7 @@ class Standings:
     def of(self, iid: str, now: float) -> Standing:
         return standing(
             ejected=iid in self.ejections,
-            hold=self._holds.on(iid, now),
+            hold=self.holding.on(iid, now),
             unverified=iid in self._unverified or iid in self.barred,
             drained=iid in self.drained,
         )
@@ -73,7 +73,7 @@ class Standings:
 
     def next_change(self, now: float) -> float:
         """When `eligible` changes by itself; inf: it does not."""
-        return self._holds.next_end(now)
+        return self.holding.next_end(now)
 
     def is_ejected(self, iid: str) -> bool:
         return iid in self.ejections
@@ -88,7 +88,7 @@ class Standings:
 
     def holds(self, now: float) -> Mapping[str, HoldView]:
         """Engine ID to its hold, sorted by ID."""
-        return self._holds.view(now)
+        return self.holding.view(now)
 
     def unverified(self) -> tuple[str, ...]:
         """Who owes a good health check after a cautious takeover, sorted."""
@@ -103,7 +103,7 @@ class Standings:
     def tick(self, now: float) -> Effects:
         """What time brings: quarantines that ended, probes that are due."""
         ended = [
-            _ended(iid, HoldKind.QUARANTINE, reason="its time is over") for iid in self._holds.expired(now)
+            _ended(iid, HoldKind.QUARANTINE, reason="its time is over") for iid in self.holding.expired(now)
         ]
         wanted = [ProbeWanted(ProbeKind.HEALTH, iid) for iid in self.unverified()]
         wanted += self.checks.due(now)
@@ -145,7 +145,7 @@ class Standings:
         """No new requests until then, unless the engine is the last of its kind."""
         if self._needed(iid, now):
             return self._withheld(iid, HoldKind.QUARANTINE, reason=reason)
-        if not self._holds.quarantine(iid, until, reason=reason, now=now):
+        if not self.holding.quarantine(iid, until, reason=reason, now=now):
             return NOTHING
         self.version += 1
         return (tell("hold", iid, reason=reason, hold=HoldKind.QUARANTINE.value),)
@@ -154,24 +154,32 @@ class Standings:
         """No new requests until an inference probe decides, unless the engine is the last of its kind."""
         if self._needed(iid, now):
             return self._withheld(iid, HoldKind.INFERENCE, reason=reason)
-        if not self._holds.hold(iid, reason):
+        if self.holding.is_held(iid):
             return NOTHING
-        # A probe that is under way began before there was reason for this.
-        self.checks.renew(ProbeKind.INFERENCE, iid)
+        reason += self.checks.held(iid, now=now)
+        self.holding.hold(iid, reason)
         self.version += 1
         return (tell("hold", iid, reason=reason, hold=HoldKind.INFERENCE.value),)
 
     def end(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
         """Ends a hold early; without one: nothing."""
         self._spared.discard((iid, kind))
-        if not self._holds.end(iid, kind):
+        if not self.holding.end(iid, kind):
             return NOTHING
+        if kind is HoldKind.INFERENCE:
+            self.checks.freed(iid)
         self.version += 1
         return (_ended(iid, kind, reason=reason),)
 
     def free(self, iid: str, *, reason: str) -> Effects:
         """Ends every hold early."""
         return tuple(effect for kind in HoldKind for effect in self.end(iid, kind, reason=reason))
+
+    def proved(self, iid: str, now: float) -> Effects:
+        """Its inference probe was good."""
+        if self.holding.is_held(iid):
+            self.checks.relapses.freed(iid, now)
+        return self.free(iid, reason="an inference probe was good")
 
     def eject(self, iid: str, reason: str, *, now: float) -> Effects:
         """Out until it is readmitted. For confirmed failures, also of the last engine. Drained ones are out.
@@ -195,34 +203,19 @@ class Standings:
 
     # --- what travels ----------------------------------------------------------------------------
 
-    def sources(self) -> dict[str, tuple[str, ...]]:
-        """Engine under an inference hold to the producers that failed there, "" = a local probe."""
-        return {iid: self.checks.producers(iid) for iid in self._holds.held()}
-
-    def timed_holds(self, now: float) -> dict[str, Any]:
-        """Engine ID to its quarantine with the seconds that are left."""
-        return self._holds.export(now)
-
     def restore(self, document: HandoffDocument, now: float) -> None:
         """Replaces everything by what a handoff tells of our engines, times re-anchored to `now`.
 
-        Suspects are probed, not trusted: who was out is looked at once, a hold's probe is due at once. The
-        guard is asked anew, for the roles may be others. Set `able` before.
+        Suspects are probed, not trusted: who was out is looked at once, a hold's probe is due at once. Set
+        `able` before.
         """
-        ours = frozenset(self.engines)
         self.checks.clear()
-        self._holds.clear()
-        out = ours.intersection(document.ejected)
-        self.ejections.restore(out, document.ejections, now=now, reason=CARRIED)
+        self.holding.clear()
+        out = frozenset(self.engines).intersection(document.ejected)
+        self.ejections.restore(out, document.ejections, now=now)
         unverified, self._unverified, self.barred = self._unverified, set(), _NOBODY
         self.version += 1
-        for iid in sorted(ours.intersection(document.inference_sources) - set(document.ejected)):
-            self.hold(iid, CARRIED, now=now)
-            sources = [one for one in document.inference_sources[iid] if not one or one in ours]
-            self.checks.restored(ProbeKind.INFERENCE, iid, reason=CARRIED, producers=sources, now=now)
-        for iid, (left_s, reason) in told_quarantines(document.holds).items():
-            if iid in ours and iid not in self.ejections:
-                self.quarantine(iid, now + left_s, reason=reason, now=now)
+        restore_holds(self, document, now=now)
         # Nobody was told of what the guard withheld here.
         self._spared.clear()
         self._unverified = unverified
@@ -244,7 +237,7 @@ class Standings:
     def _needed_now(self, now: float) -> Effects:
         """A hold never takes the last engine, in whatever order the others went."""
         effects: list[Effect] = []
-        for iid in self._holds.view(now):
+        for iid in self.holding.view(now):
             if self._needed(iid, now):
                 effects += self.free(iid, reason="no other engine can take its part any more")
         return tuple(effects)

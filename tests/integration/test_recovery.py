@@ -275,3 +275,12 @@ async def test_what_is_under_way_when_an_ownership_ends_is_ended_unsaid():
         await until(lambda: router.stands[1].engine.stats.aborted, "it is ended")
         assert not router.probing.busy
         assert router.told("ejection") == []
+
+
+async def test_an_engine_whose_traffic_refutes_its_good_probes_is_out_for_longer_each_time():
+    async with watched() as router:
+        for intervals in (0, 1, 2, 2):
+            router.fail("e1", FailureClass.STREAM)
+            await router.settled()
+            passes = await router.passes_until(lambda: router.serves("e1"), most=3 * EVERY)
+            assert passes == (intervals * EVERY + 1 if intervals else 0), router.told("hold")

@@ -22,6 +22,7 @@ KEYED = {
     "failures",
     "streaks",
     "inference_sources",
+    "inference_holds",
     "health",
     "kv",
     "kv_ledger",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from narwhal.model.evidence import Check
 from narwhal.model.standing import EjectionView
-from narwhal.policy.ejections import Ejections
+from narwhal.policy.ejections import CARRIED, Ejections
 
 
 def out(*iids: str, together: bool = True) -> Ejections:
@@ -81,9 +81,9 @@ def test_one_that_fails_a_later_check_waits_no_longer_and_its_time_goes_with_it(
 
 def test_restored_ejections_replace_what_was_and_are_due_at_once() -> None:
     ejections = out("e0")
-    ejections.restore(("e1",), {"e1": "?", "e2": {}}, now=500.0, reason="carried over")
+    ejections.restore(("e1",), {"e1": "?", "e2": {}}, now=500.0)
     assert (ejections.engines(), ejections.due(500.0)) == (("e1",), ("e1",))
-    assert ejections.view() == {"e1": EjectionView("carried over")}
+    assert ejections.view() == {"e1": EjectionView(CARRIED)}
 
 
 def test_reason_and_failed_check_are_to_be_seen_and_travel() -> None:
@@ -91,6 +91,6 @@ def test_reason_and_failed_check_are_to_be_seen_and_travel() -> None:
     checks = failing("model", "no such model")
     ejections.failed("e0", checks)
     assert ejections.view() == {"e0": EjectionView("3 connection failures", "model", "no such model", checks)}
-    successor.restore(("e0",), ejections.export(), now=500.0, reason="carried over")
+    successor.restore(("e0",), ejections.export(), now=500.0)
     assert successor.view() == {"e0": EjectionView("3 connection failures", "model", "no such model")}
     assert not successor.failed("e0", checks), "it was told by the owner before"

@@ -79,6 +79,8 @@ class Standing(RuleBasedStateMachine):
                 continue
             assert isinstance(effect, Told)
             assert effect.fields["reason"]
+            if effect.kind == "hold" and "refuted" in str(effect.fields["reason"]):
+                self.asked_at[ProbeKind.INFERENCE, str(effect.fields["iid"])] = self.now  # It rests first.
             if effect.enforced:
                 self.take_told(effect.kind, str(effect.fields["iid"]), str(effect.fields.get("hold")))
 
@@ -126,8 +128,11 @@ class Standing(RuleBasedStateMachine):
         standings = self.fleet.standings
         across = [one for one in standings.checks.producers(iid) if one and not standings.is_out(one)]
         # A good answer is one across where that is owed; a bad local one is bad enough.
-        peer = across[0] if across and outcome is ProbeOutcome.GOOD else ""
-        self.step(InferenceProbed(iid, outcome, peer, detail="seen"))
+        consumer = standings.checks.consumer(iid)
+        if outcome is not ProbeOutcome.GOOD or standings.is_out(consumer):
+            consumer = ""
+        peer = across[0] if across and outcome is ProbeOutcome.GOOD and not consumer else ""
+        self.step(InferenceProbed(iid, outcome, peer, detail="seen", consumer=consumer))
         # An answer that told nothing is an answer: the pause begins anew.
         self.asked_at[ProbeKind.INFERENCE, iid] = self.now
         if outcome is not ProbeOutcome.INCONCLUSIVE:
@@ -161,7 +166,8 @@ class Standing(RuleBasedStateMachine):
         view = self.fleet.standing(self.now)
         for iid, hold in view.holds.items():
             if hold.kind == "inference":
-                assert self.now - self.asked_at[ProbeKind.INFERENCE, iid] <= EVERY_S, "nobody looks again"
+                most_s = 2 * EVERY_S if "refuted" in hold.reason else EVERY_S
+                assert self.now - self.asked_at[ProbeKind.INFERENCE, iid] <= most_s, "nobody looks again"
         for iid in view.ejected:
             assert self.now - self.asked_at[ProbeKind.READMISSION, iid] <= EVERY_S, "nobody looks again"
         for iid, held in self.held.items():

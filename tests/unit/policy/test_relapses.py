@@ -1,0 +1,157 @@
+"""Engines whose probes pass and whose traffic fails stay out longer from time to time, and never for good."""
+
+from __future__ import annotations
+
+from narwhal.model.effect import Effect, ProbeKind, ProbeWanted
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import Check, InferenceProbed, LegSucceeded, ProbeOutcome, Validated
+from narwhal.policy.relapses import GOOD_LEGS, PAROLE_S, Relapses
+from tests.unit.policy.test_blame import BAD, GOOD, Court, decode_failed, prefill_failed
+
+EVERY_S = 10.0
+"""Of `Court`: 10 passes of a second."""
+
+
+def probes(effects: list[Effect] | tuple[Effect, ...]) -> list[str]:
+    wanted = (one for one in effects if isinstance(one, ProbeWanted))
+    return [one.iid for one in wanted if one.kind is ProbeKind.INFERENCE]
+
+
+class Stubborn(Court):
+    """`p0` answers probes well and fails whatever traffic it gets."""
+
+    def fail(self) -> list[str]:
+        """A whole streak at once; whose probes were asked."""
+        return probes([one for n in range(3) for one in self(prefill_failed("p0", b"%d" % n))])
+
+    def wait(self, seconds: float) -> list[str]:
+        """Passes of a second; whose probes came due meanwhile."""
+        due = []
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            due += probes(self.blame.tick(self.now))
+        return due
+
+    def probed(self, outcome: ProbeOutcome = GOOD) -> None:
+        self(InferenceProbed("p0", outcome))
+
+
+def test_the_first_hold_is_probed_at_once() -> None:
+    court = Stubborn()
+    assert court.fail() == ["p0"]
+    court.probed()
+    assert court.held == {}
+
+
+def test_a_hold_that_refutes_a_good_probe_lasts_a_probe_interval_then_two() -> None:
+    court = Stubborn()
+    court.fail()
+    for rest_s in (EVERY_S, 2 * EVERY_S, 2 * EVERY_S):
+        court.probed()
+        assert court.held == {}
+        assert court.fail() == []
+        assert court.wait(rest_s - 1) == []
+        assert court.held == {"p0": "inference"}
+        assert court.wait(1) == ["p0"]
+
+
+def test_the_reason_says_so() -> None:
+    court = Stubborn()
+    court.fail()
+    court.probed()
+    court.fail()
+    reason = court.judgement.standings.holds(court.now)["p0"].reason
+    assert reason.endswith("; its last good probe was refuted, so the next one waits 10 s")
+
+
+def test_good_legs_in_a_row_earn_trust_and_few_do_not() -> None:
+    court = Stubborn()
+    court.fail()
+    court.probed()
+    court(*[LegSucceeded("p0", Leg.PREFILL)] * (GOOD_LEGS - 1))
+    assert court.fail() == []
+    court.wait(EVERY_S)
+    court.probed()
+    court(*[LegSucceeded("p0", Leg.PREFILL)] * GOOD_LEGS)
+    assert court.fail() == ["p0"]
+
+
+def test_good_legs_count_anew_after_a_bad_one() -> None:
+    court = Stubborn()
+    court.fail()
+    court.probed()
+    for _ in range(3):
+        court(*[LegSucceeded("p0", Leg.PREFILL)] * (GOOD_LEGS // 2), prefill_failed("p0", b"x"))
+    assert court.fail() == []
+
+
+def test_a_hold_long_after_the_good_probe_refutes_nothing() -> None:
+    court = Stubborn()
+    court.fail()
+    court.probed()
+    court.wait(PAROLE_S + 1)
+    assert court.fail() == ["p0"]
+
+
+def test_a_bad_probe_ejects_as_ever_and_a_readmission_begins_anew() -> None:
+    court = Stubborn()
+    court.fail()
+    court.probed()
+    court.fail()
+    court.probed(BAD)
+    assert court.out == ("p0",)
+    court(Validated("p0", (Check("health", "passed"),)))
+    assert court.out == ()
+    assert court.fail() == ["p0"]
+
+
+def test_a_probe_that_is_under_way_does_not_end_the_rest() -> None:
+    """It was asked for something else, before the hold."""
+    court = Stubborn()
+    court.fail()
+    court.probed()
+    asked = court(prefill_failed("p0", b"poison"), prefill_failed("p1", b"poison"))
+    (number,) = (one.number for one in asked if isinstance(one, ProbeWanted) and one.iid == "p0")
+    court.fail()
+    assert probes(court(InferenceProbed("p0", GOOD, number=number))) == []
+    assert court.held == {"p0": "inference"}
+    assert "p0" not in court.wait(EVERY_S - 1)
+    assert "p0" in court.wait(1)
+
+
+def test_the_last_engine_is_not_held_whatever_it_did() -> None:
+    court = Stubborn()
+    court.judgement.standings.able = {leg: frozenset({"p0"}) for leg in (Leg.PREFILL, Leg.DECODE)}
+    for _ in range(3):
+        assert court.fail() == ["p0"]
+        court.probed()
+        assert court.held == {}
+
+
+def test_who_is_freed_as_the_last_one_is_probed_in_the_next_pass() -> None:
+    court = Stubborn()
+    court.fail()
+    court.probed()
+    court.fail()
+    court.judgement.standings.able = {leg: frozenset({"p0", "p1"}) for leg in (Leg.PREFILL, Leg.DECODE)}
+    court.judgement.standings.eject("p1", "gone", now=court.now)
+    assert court.held == {}
+    assert court.wait(1) == ["p0"]
+
+
+def test_a_new_ownership_knows_of_no_relapse() -> None:
+    relapses = Relapses(every_s=EVERY_S)
+    relapses.freed("p0", 0.0)
+    assert relapses.held("p0", 1.0) == EVERY_S
+    relapses.clear()
+    assert relapses.held("p0", 2.0) == 0.0
+
+
+def test_consumers_are_held_longer_too() -> None:
+    court = Stubborn()
+    for n in range(3):
+        court(decode_failed("d0", request=b"%d" % n))
+    court(InferenceProbed("d0", GOOD))
+    effects = [one for n in range(3) for one in court(decode_failed("d0", request=b"%d" % n))]
+    assert court.held == {"d0": "inference"}
+    assert probes(effects) == []
