@@ -6,7 +6,7 @@ else on the main loop. `tell` must bring the keeper's effects to `member.take` o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from narwhal.clock import Clock
@@ -90,6 +90,7 @@ class MemberSettings:
     max_handoff_age_s: float = 30.0
     config_digest: str = ""
     contract_digest: str = ""
+    section_digests: Mapping[str, str] = field(default_factory=dict)
     failsafe: tuple[str, ...] = ()
     """The voters; empty: fail-safe mode is off."""
     takeover_after: int = 4
@@ -144,6 +145,7 @@ def _entry(settings: MemberSettings) -> RouterEntry:
         version=meta.version,
         config_digest=settings.config_digest,
         contract_digest=settings.contract_digest,
+        section_digests=settings.section_digests,
         voters=voters_digest(settings.failsafe),
         schema_version=SCHEMA_VERSION,
         process=meta.process,
@@ -159,6 +161,7 @@ def _start(
         router_id=identity.router_id,
         run=identity.run,
         engines=identity.engines,
+        model=identity.model,
         resume=settings.resume,
         process=settings.meta.process,
     )
@@ -216,6 +219,7 @@ def _inform(roster: Roster, settings: MemberSettings, *, saves: SaveBook, fleet:
     voters = settings.failsafe
     roster.may_own = not voters or settings.meta.router_id in voters
     roster.engines, roster.max_age_s = frozenset(settings.identity.engines), settings.max_handoff_age_s
+    roster.model = settings.identity.model
     roster.unsaved = lambda: saves.broken
     roster.resident = lambda: sum(legs.prefill + legs.decode for legs in fleet.resident().values())
 

@@ -119,6 +119,7 @@ class Member:
             await crew.clock.sleep(UPKEEP_S)
             now = crew.clock.now()
             await self._tried("log", crew.publisher.publish_changes())
+            crew.roster.keep_out()
             await self._tried("roster", crew.roster.refresh(now))
             if crew.gate.may_admit(now):
                 continue
@@ -198,7 +199,8 @@ class Member:
                 crew.recorder.event("lease_alarm", {"text": text})
             case LeaseSight():
                 crew.court.looked(told)
-                crew.mirror.followed |= crew.history.saw(told)
+                if crew.history.saw(told):
+                    crew.mirror.followed, crew.roster.lived = True, told.epoch
         crew.gate.changed()
 
     async def _open(self, granted: Granted) -> None:

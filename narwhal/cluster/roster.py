@@ -48,13 +48,16 @@ class Roster:
         self._gate = gate
         self._refreshed_at = -inf
         self._told: tuple[str, bool] = ("", False)
-        self._left = False
+        self._left = self._admitted = False
         self.resident: Callable[[], int] = lambda: 0
         self.routers: tuple[RouterEntry, ...] = ()
         """Live routers as last read, ourselves included."""
         self.read_at: float | None = None
         self.book = AddressBook(())
         self.engines: frozenset[str] = frozenset()
+        self.model = ""
+        self.lived = 0
+        """Epoch of the last owner but us that was seen to live."""
         self.max_age_s = inf
         """Above it a mirror is called old."""
         self.may_own = True
@@ -68,8 +71,8 @@ class Roster:
             log.warning(
                 "router %s is not among the voters of --failsafe: it never owns", self._entry.router_id
             )
-        self._keeper.standing = replace(self._keeper.standing, may_compete=True)
-        self._keeper.wake()
+        self._admitted = True
+        self.keep_out()
 
     @property
     def ready_to_take(self) -> bool:
@@ -105,11 +108,28 @@ class Roster:
             schema_version=mirror.schema_version or (told.schema_version if told else 0),
             engines=frozenset(document.engines) if document else frozenset(),
             voters=told.voters if told else "",
+            section_digests=told.section_digests if told else {},
+            # Of an owner that lived beside us, or of its heirs: what was left by a cluster that had ended
+            # before is nobody's to keep.
+            model=document.model if document and 0 < self.lived <= document.epoch else "",
         )
         mine = Likeness(
-            me.version, me.config_digest, me.contract_digest, engines=self.engines, voters=me.voters
+            me.version,
+            me.config_digest,
+            me.contract_digest,
+            engines=self.engines,
+            voters=me.voters,
+            section_digests=me.section_digests,
+            model=self.model,
         )
         return compare(mine, theirs)
+
+    def keep_out(self) -> None:
+        """A router of another fleet does not compete, however free the lease is; one that owns stays."""
+        standing, allowed = self._keeper.standing, self._admitted and not self._unlikeness().another_fleet
+        if standing.may_compete != allowed:
+            self._keeper.standing = replace(standing, may_compete=allowed)
+            self._keeper.wake()
 
     def entry(self, now: float) -> RouterEntry:
         """What this router tells of itself. An owner has no mirror and takes nothing over."""
@@ -135,7 +155,7 @@ class Roster:
         told = (role_of(self._gate.state(now)).value, self.ready_to_take)
         if self._left or (now - self._refreshed_at < REFRESH_S and told == self._told):
             return
-        if not self._keeper.standing.may_compete:
+        if not self._admitted:
             # The ID may still be another run's: it is not ours to announce.
             return
         await self.look(now)

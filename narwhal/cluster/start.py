@@ -50,6 +50,7 @@ class StartRules:
     router_id: str
     run: str
     engines: tuple[str, ...]
+    model: str
     resume: bool
     process: ProcessMark
 
@@ -108,7 +109,7 @@ class StartChecks:
             self._mirror.preload(self.file.state)
         await self._await_predecessor()
         stored = await self._asked(self._stored)
-        self._judge(stored)
+        self._judge(stored, owned=await self._living_epoch())
 
     async def _stored(self) -> StoredHandoff | SavedStateError | None:
         """What cannot be read as a record is as good as a torn document."""
@@ -117,7 +118,17 @@ class StartChecks:
         except StoreDamaged as error:
             return SavedStateError(str(error))
 
-    def _judge(self, stored: StoredHandoff | SavedStateError | None) -> None:
+    async def _living_epoch(self) -> int:
+        """Of the present owner if its entry says that it lives, 0 for none."""
+        view = await self._asked(lambda: self._ports.record.peek(timeout_s=CALL_S))
+        if view.state is not LeaseState.HELD:
+            return 0
+        routers = await self._asked(lambda: self._ports.registry.routers(timeout_s=CALL_S))
+        return view.epoch if any(one.router_id == view.owner for one in routers) else 0
+
+    def _judge(self, stored: StoredHandoff | SavedStateError | None, *, owned: int) -> None:
+        """`owned`: the epoch of an owner that lives. What one left that has ended may be of another model:
+        that is how a fleet changes it."""
         bad_store = stored if isinstance(stored, SavedStateError) else None
         state: SavedState | None = None
         try:
@@ -128,6 +139,11 @@ class StartChecks:
             shown = ", ".join(state.document.engines[:4])
             raise SavedStateError(
                 f"cluster {self._rules.cluster} serves another fleet (e.g. {shown}): pass --cluster"
+            )
+        if state is not None and state.document.epoch == owned and state.document.model != self._rules.model:
+            raise SavedStateError(
+                f"cluster {self._rules.cluster} serves another fleet: its owner serves the model "
+                f'"{state.document.model}", this fleet file is for "{self._rules.model}": pass --cluster'
             )
         resumable = state is not None or self.file.state is not None
         problems = [problem for problem in (self.file.problem, bad_store) if problem is not None]

@@ -99,7 +99,8 @@ def _build(draft: Draft) -> FleetConfig:
         contract=_block(draft, "engine_contract"),
         contract_complete="engine_contract" in draft.blocks and not missing_for_complete_contract(draft),
         hardware=_block(draft, "hardware"),
-        digest=_digest(draft),
+        digest=_digest_of(_shared(draft)),
+        section_digests=_section_digests(_shared(draft)),
     )
 
 
@@ -153,7 +154,7 @@ def _effective(draft: Draft) -> dict[str, Any]:
     return {path: _value(draft, path) for path in draft.values}
 
 
-def _digest(draft: Draft) -> str:
+def _shared(draft: Draft) -> dict[str, Any]:
     """What routers compare. A URL that came from a variable counts as its reference: that is per host."""
     shared = {
         re.sub(r"^engines\[\d+\]", f"engines[{_iid_of(draft, path)}]", path): value
@@ -162,7 +163,19 @@ def _digest(draft: Draft) -> str:
     }
     for path, name in draft.references.items():
         shared[re.sub(r"^engines\[\d+\]", f"engines[{_iid_of(draft, path)}]", path)] = f"${{{name}}}"
+    return shared
+
+
+def _digest_of(shared: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(shared, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _section_digests(shared: Mapping[str, Any]) -> dict[str, str]:
+    """Top-level section -> what tells whether it is another's: a difference can be named by them."""
+    sections: dict[str, dict[str, Any]] = {}
+    for path, value in shared.items():
+        sections.setdefault(re.split(r"[.\[]", path)[0], {})[path] = value
+    return {name: _digest_of(values)[:8] for name, values in sorted(sections.items())}
 
 
 def _iid_of(draft: Draft, path: str) -> str:

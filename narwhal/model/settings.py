@@ -155,6 +155,8 @@ class FleetConfig:
     contract_complete: bool
     hardware: Mapping[str, Any] | None
     digest: str
+    section_digests: Mapping[str, str] = field(default_factory=dict)
+    """By top-level section: which of them differ between two routers can be named."""
 
 
 LONGEST_TTL_S = 86_400.0

@@ -99,6 +99,7 @@ class RouterEntry:
     version: str = ""
     config_digest: str = ""
     contract_digest: str = ""
+    section_digests: Mapping[str, str] = field(default_factory=dict)
     voters: str = ""
     schema_version: int = 0
     process: ProcessMark = UNKNOWN_PROCESS

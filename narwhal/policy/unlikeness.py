@@ -2,6 +2,7 @@
 
 | differs | sentence | ready to take over |
 | --- | --- | --- |
+| the model: the owner serves another fleet | yes | no, and it does not compete at all |
 | schema version of the handoff | yes | no |
 | engine set or engine contract, where a contract is set | yes | no |
 | the same without a contract | yes | yes |
@@ -12,8 +13,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
 
 from narwhal.model.handoff import SCHEMA_VERSION
 
@@ -35,14 +36,19 @@ class Likeness:
     engines: frozenset[str] = frozenset()
     voters: str = ""
     """See `voters_digest`."""
+    section_digests: Mapping[str, str] = field(default_factory=dict)
+    """Section of the fleet file -> its digest."""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unlikeness:
-    """`sentences` may be empty. `forbids`: what the owner left could not be taken over by us."""
+    """`sentences` may be empty. `forbids`: what the owner left could not be taken over by us.
+    `another_fleet`: clients of the owner would not be served here."""
 
     sentences: tuple[str, ...] = ()
     forbids: bool = False
+    another_fleet: bool = False
 
 
 def voters_digest(voters: Iterable[str]) -> str:
@@ -53,11 +59,13 @@ def voters_digest(voters: Iterable[str]) -> str:
 
 def compare(mine: Likeness, owner: Likeness) -> Unlikeness:
     """`owner` as far as it is known: fields that it does not tell are no difference."""
-    fatal = _schema(mine, owner)
+    model = _model(mine.model, owner.model)
+    fatal = model + _schema(mine, owner)
     grave = _contract(mine, owner) + _engines(mine.engines, owner.engines)
     light = _version(mine, owner) + _config(mine, owner) + _voters(mine, owner)
     contracted = bool(mine.contract_digest or owner.contract_digest)
-    return Unlikeness(fatal + grave + light, forbids=bool(fatal or (contracted and grave)))
+    forbids = bool(fatal or (contracted and grave))
+    return Unlikeness(fatal + grave + light, forbids, another_fleet=bool(model))
 
 
 def old_mirror(age_s: float | None, max_age_s: float) -> tuple[str, ...]:
@@ -65,6 +73,12 @@ def old_mirror(age_s: float | None, max_age_s: float) -> tuple[str, ...]:
     if age_s is None or age_s <= max_age_s:
         return ()
     return (f"the mirror is {age_s:.0f} s old",)
+
+
+def _model(mine: str, owner: str) -> tuple[str, ...]:
+    if not owner or mine == owner:
+        return ()
+    return (f'it is another fleet\'s: this router is for the model "{mine}", the owner serves "{owner}"',)
 
 
 def _schema(mine: Likeness, owner: Likeness) -> tuple[str, ...]:
@@ -101,7 +115,14 @@ def _config(mine: Likeness, owner: Likeness) -> tuple[str, ...]:
     if not owner.config_digest or mine.config_digest == owner.config_digest:
         return ()
     ours, theirs = mine.config_digest[:8], owner.config_digest[:8]
-    return (f"the configuration differs from the owner's (digest {ours}, the owner's {theirs})",)
+    where = _sections(mine.section_digests, owner.section_digests)
+    return (f"the configuration differs from the owner's{where} (digest {ours}, the owner's {theirs})",)
+
+
+def _sections(mine: Mapping[str, str], owner: Mapping[str, str]) -> str:
+    """An owner that does not tell its sections has an older version."""
+    unlike = [name for name in sorted({*mine, *owner}) if mine.get(name) != owner.get(name)]
+    return f" in {', '.join(unlike)}" if owner and unlike else ""
 
 
 def _voters(mine: Likeness, owner: Likeness) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -134,6 +134,7 @@ class ControlParts:
     clock: Clock
     config_digest: str
     contract_digest: str
+    section_digests: Mapping[str, str]
     tell_token: Callable[[str, int], None]
     degraded: Callable[[], str]
     failure_limit: int
@@ -356,6 +357,7 @@ def _member_settings(parts: ControlParts) -> MemberSettings:
         max_handoff_age_s=options.standby_max_handoff_age_s,
         config_digest=parts.config_digest,
         contract_digest=parts.contract_digest,
+        section_digests=parts.section_digests,
         failsafe=options.failsafe,
         takeover_after=options.standby_takeover_after,
         failure_limit=parts.failure_limit,

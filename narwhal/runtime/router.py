@@ -190,6 +190,7 @@ class Router:
             clock=setting.clock,
             config_digest=setting.config.digest,
             contract_digest=_digest(setting.config.contract),
+            section_digests=setting.config.section_digests,
             tell_token=setting.supervisor.tell,
             degraded=lambda: self.monitoring.reason,
             failure_limit=setting.config.controller.monitor_failure_limit,

@@ -97,6 +97,7 @@ def _fields(entry: RouterEntry) -> dict[str, str]:
         "version": entry.version,
         "config_digest": entry.config_digest,
         "contract_digest": entry.contract_digest,
+        "section_digests": orjson.dumps(dict(entry.section_digests)).decode(),
         "voters": entry.voters,
         "schema_version": str(entry.schema_version),
         **entry.process.record(),
@@ -124,11 +125,20 @@ def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
         version=fields.get("version", ""),
         config_digest=fields.get("config_digest", ""),
         contract_digest=fields.get("contract_digest", ""),
+        section_digests=_texts(fields.get("section_digests") or "{}"),
         voters=fields.get("voters", ""),
         schema_version=whole(fields.get("schema_version", "0")),
         process=ProcessMark.of_record(fields),
         seen_ms=whole(fields.get("seen_ms", "0")),
     )
+
+
+def _texts(text: str) -> dict[str, str]:
+    """Raises ValueError or TypeError on what is no object of texts."""
+    found = orjson.loads(text)
+    if not isinstance(found, dict):
+        raise TypeError("no object")
+    return {name: str(value) for name, value in found.items()}
 
 
 def _seconds(text: str) -> float | None:

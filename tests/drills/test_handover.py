@@ -17,7 +17,7 @@ import pytest
 from tests.support.bookkeepers import crowd
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.prober import overlaps, probing
-from tests.support.processes import eventually
+from tests.support.processes import Process, eventually, python
 from tests.support.redis import RedisServer, running
 from tests.support.router import Router, fleet_document, router_process
 
@@ -78,6 +78,23 @@ def ready_to_take(router: Router, other: str) -> bool:
     return other in known and known[other]["ready_to_take"] is True and known[other]["role"] == "standby"
 
 
+def refuses_another_model(pair: Pair) -> None:
+    """A router of another fleet with the same engines, started under the same cluster name."""
+    folder = pair.owner.folder.with_name("stranger")
+    folder.mkdir()
+    fleet = {**fleet_document(pair.engines.engines, controller=QUICK), "model": "another-model"}
+    (folder / "fleet.json").write_text(json.dumps(fleet))
+    url = f"redis://127.0.0.1:{pair.redis.port}"
+    store = ("--redis-url", url, "--cluster", "simulated", "--router-id", "c")
+    files = ("--fleet", str(folder / "fleet.json"), "--state-path", str(folder / "state.json"))
+    process = Process(python("narwhal.cli.serve", *files, "--port", "0", *store))
+    try:
+        assert process.ended() == 3, process.output
+    finally:
+        process.kill()
+    assert 'this fleet file is for "another-model": pass --cluster' in process.output
+
+
 def served(router: Router) -> int:
     document: dict[str, Any] = router.get("/narwhal/handoff")
     return int(document["counters"]["served"])
@@ -94,6 +111,7 @@ def test_a_yield_under_load_and_back_fails_no_request(pair: Pair) -> None:
         assert (status, document["owner"]["router_id"]) == (503, "a")
         status, document = order(owner, {"to": "nobody"})
         assert (status, document["error"]) == (409, "no router nobody is known in this cluster")
+        refuses_another_model(pair)
         assert owner.ready(), "nothing was closed"
         status, document = order(owner, {"to": "b"})
         assert status == 200

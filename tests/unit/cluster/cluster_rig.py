@@ -174,10 +174,11 @@ class Scene:
         self._numbers = itertools.count(1)
 
     def router(self, name: str, **changes: Any) -> Router:
-        """A router that is not started yet. `changes` are of MemberSettings, and `engines`, `checkpoint`,
-        `feed`, `look`."""
+        """A router that is not started yet. `changes` are of MemberSettings, and `engines`, `model`,
+        `checkpoint`, `feed`, `look`."""
         run = f"{name}-{next(self._numbers)}"
         engines = changes.pop("engines", ENGINES)
+        model = changes.pop("model", "tiny")
         checkpoint = changes.pop("checkpoint", None) or MemoryCheckpoint()
         feed = changes.pop("feed", None) or MemoryFeed(self.server)
         fleet, totals = StreakyFleet(fleet_config(*engines), {}), Totals(run)
@@ -197,7 +198,7 @@ class Scene:
         settings = MemberSettings(
             cluster="c",
             meta=OwnerMeta(name, f"http://{name}", version="1"),
-            identity=Identity(name, run, "tiny", tuple(spec.iid for spec in engines), boot_id="boot"),
+            identity=Identity(name, run, model, tuple(spec.iid for spec in engines), boot_id="boot"),
             timings=LeaseTimings(),
         )
         surroundings = Surroundings(

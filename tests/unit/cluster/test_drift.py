@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from narwhal.errors import StoreUnreachable
+from narwhal.errors import SavedStateError, StoreUnreachable
 from narwhal.model.handoff import LogPosition
 from narwhal.model.store_call import FeedBatch
 from narwhal.store.memory import MemoryFeed
@@ -98,5 +98,68 @@ def test_an_old_mirror_is_told_and_never_forbids_to_acquire() -> None:
         assert standby.parts.view.status(scene.clock.now()).ready_to_take
         owner.kill()
         await scene.until(lambda: standby.owns, limit_s=8.0)
+
+    play(script)
+
+
+# --- another model is another fleet -----------------------------------------------------------------
+
+
+def test_a_router_of_another_model_does_not_start_beside_a_living_owner() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.owner("r0")
+        await scene.clock.sleep(3.0)
+        stranger = scene.router("r1", model="other")
+        with pytest.raises(SavedStateError) as refused:
+            await stranger.parts.member.run()
+        assert str(refused.value) == (
+            'cluster c serves another fleet: its owner serves the model "tiny", '
+            'this fleet file is for "other": pass --cluster'
+        )
+
+    play(script)
+
+
+def test_a_fleet_changes_its_model_when_its_last_router_has_ended() -> None:
+    async def script(scene: Scene) -> None:
+        owner = await scene.owner("r0")
+        await scene.clock.sleep(3.0)
+        await owner.parts.member.shut_down()
+        owner.kill()
+        successor = scene.router("r1", model="other")
+        successor.start()
+        await scene.until(lambda: successor.owns, limit_s=3.0)
+        beside = scene.router("r2", model="other")
+        beside.start()
+        await scene.clock.sleep(3.0)
+        assert drift(scene, beside) == ()
+        successor.kill()
+        await scene.until(lambda: beside.owns, limit_s=8.0)
+
+    play(script)
+
+
+def test_a_standby_of_another_model_than_an_owner_that_came_later_never_takes_over() -> None:
+    """Nobody owned when it started, so nothing told it."""
+
+    async def script(scene: Scene) -> None:
+        stranger = scene.router("r1", model="other", prefer_standby=True)
+        stranger.start()
+        owner = await scene.owner("r0")
+        await scene.clock.sleep(5.0)
+        sentence = 'it is another fleet\'s: this router is for the model "other", the owner serves "tiny"'
+        assert drift(scene, stranger) == (sentence,)
+        assert (await owner.parts.yielding.order("r1")).error == "router r1 is not ready to take over"
+        heir = scene.router("r2")
+        heir.start()
+        await scene.clock.sleep(5.0)
+        owner.kill()
+        await scene.until(lambda: heir.owns, limit_s=8.0)
+        heir.kill()
+        await scene.clock.sleep(30.0)
+        assert not stranger.owns
+        last = scene.router("r3")
+        last.start()
+        await scene.until(lambda: last.owns, limit_s=10.0)
 
     play(script)

@@ -43,6 +43,28 @@ def test_each_difference_is_told_and_only_some_forbid(
         assert found.forbids is forbids
 
 
+def test_another_model_is_another_fleet_with_and_without_a_contract() -> None:
+    for mine in (PLAIN, CONTRACTED):
+        found = compare(replace(mine, model="m1"), replace(mine, model="m2"))
+        assert ("m1" in found.sentences[0], "m2" in found.sentences[0]) == (True, True)
+        assert (found.forbids, found.another_fleet) == (True, True)
+        assert not compare(replace(mine, model="m1"), mine).another_fleet, "nobody told"
+        assert not compare(mine, replace(mine, config_digest="b" * 64)).another_fleet
+
+
+def test_the_sections_that_differ_are_named() -> None:
+    mine = replace(PLAIN, section_digests={"slo": "1", "serving": "2", "engines": "3"})
+    owner = replace(
+        mine, config_digest="b" * 64, section_digests={"slo": "1", "serving": "9", "hardware": "4"}
+    )
+    (sentence,) = compare(mine, owner).sentences
+    assert sentence.startswith(
+        "the configuration differs from the owner's in engines, hardware, serving (dig"
+    )
+    (sentence,) = compare(mine, replace(owner, section_digests={})).sentences
+    assert sentence.startswith("the configuration differs from the owner's (digest")
+
+
 def test_many_engines_are_not_all_named() -> None:
     owner = replace(PLAIN, engines=ENGINES | {f"x{number}" for number in range(50)})
     (sentence,) = compare(PLAIN, owner).sentences
