@@ -261,6 +261,7 @@ class Fleet:
         """Raises InvariantViolation where accounts, blame or drains contradict themselves."""
         self.accounts.check_invariants()
         self._blame.check_invariants()
+        self.identification.check_invariants()
         self.upkeep.check_invariants()
 
     # --- inside ----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final, Self
 
+from narwhal.errors import InvariantViolation
 from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, tell
 from narwhal.model.evidence import (
     Evidence,
@@ -193,6 +194,14 @@ class Identification:
         self._misses.clear()
         self._silence.clear()
         self._bar()
+
+    def check_invariants(self) -> None:
+        """Raises InvariantViolation where somebody could serve before every identity is settled."""
+        barred = frozenset(self._standings.engines if self._owed else ())
+        if self._standings.barred != barred:
+            raise InvariantViolation(
+                f"identities of {self.owing()} are owed, barred: {self._standings.barred}"
+            )
 
     # --- inside ----------------------------------------------------------------------------------
 

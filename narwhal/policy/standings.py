@@ -107,7 +107,9 @@ class Standings:
         ]
         wanted = [ProbeWanted(ProbeKind.HEALTH, iid) for iid in self.unverified()]
         wanted += self.checks.due(now)
-        wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in self.ejections.due(now)]
+        # While nobody may serve there is no peer to prove a transfer with.
+        due = () if self.barred else self.ejections.due(now)
+        wanted += [ProbeWanted(ProbeKind.READMISSION, iid) for iid in due]
         looked_at = [one for one in wanted if one.iid not in self.drained]
         return (*ended, *self.returns.due(now), *looked_at)
 

@@ -138,7 +138,7 @@ class Router:
         self.card = ModelCard(
             config.model,
             control=self.probes,
-            engines=lambda: self.fleet.available(clock.now()),
+            engines=lambda: self.fleet.available(clock.now()) or self.fleet.engines,
             timeout_s=config.engine.health_timeout_s,
         )
         self.views = RouterViews(self._readings(), config=config, clock=clock)

@@ -47,6 +47,7 @@ def test_a_start_waits_for_every_identity_and_a_sweep_finds_who_changed(tmp_path
             ready = router.get("/ready")
             assert (ready["reason"], ready["control_ready"]) == ("awaiting engine identity", True)
             assert router.get("/health")["available_instances"] == 0
+            assert router.get("/v1/models")["data"][0]["max_model_len"] == 32768
             eventually(lambda: bool(events(router, "identity_awaited")), what="why is in the journal")
             assert "the sidecar gives no answer" in events(router, "identity_awaited")[0]["reason"]
 

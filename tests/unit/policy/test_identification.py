@@ -67,6 +67,11 @@ def asked(effects: tuple[Effect, ...]) -> list[str]:
     return [effect.iid for effect in wanted if effect.kind is ProbeKind.IDENTITY]
 
 
+def readmissions(effects: tuple[Effect, ...]) -> list[str]:
+    wanted = [effect for effect in effects if isinstance(effect, ProbeWanted)]
+    return [effect.iid for effect in wanted if effect.kind is ProbeKind.READMISSION]
+
+
 def starts(fleet: Fleet, now: float = NOW) -> dict[str, float]:
     told = fleet.export(now).lifecycle["process_starts"]
     assert isinstance(told, dict)
@@ -310,6 +315,10 @@ def test_who_is_out_in_the_document_owes_nothing_but_its_checks() -> None:
     fleet.step(Identified("d1", UNLIKE, STARTED, "x"), NOW)
     successor = handed_over(fleet, Opening(verify=True))
     assert successor.identification.owing() == ("d0", "p0")
+    assert readmissions(successor.tick(NOW)) == [], "nobody could prove a transfer with it"
+    like(successor, "d0")
+    like(successor, "p0")
+    assert readmissions(successor.tick(NOW + 1)) == ["d1"]
 
 
 @pytest.mark.parametrize("told", [None, [], {"d0": "soon", "d1": True, "p0": float("nan"), "x": 1.0}])
