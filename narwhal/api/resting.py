@@ -33,10 +33,7 @@ RESTING: Mapping[str, tuple[Resting, ...]] = MappingProxyType(
             Resting("refused", 0, "predictive admission"),
             Resting("admission.mode", "open", "predictive admission"),
         ),
-        HANDOFF: (
-            Resting("counters.refused", 0, "predictive admission"),
-            Resting("lifecycle.backend_outage", False, "failure handling: outage"),
-        ),
+        HANDOFF: (Resting("counters.refused", 0, "predictive admission"),),
         CLUSTER: (),
         STANDBY_READY: (),
     }

@@ -13,6 +13,7 @@ class ProbeKind(StrEnum):
     INFERENCE = "inference"
     EDGE = "edge"
     READMISSION = "readmission"
+    COHORT = "cohort"
     IDENTITY = "identity"
 
 
@@ -45,7 +46,8 @@ class ProbeWanted:
 
     `consumer`: for an inference probe of a suspect producer, the engine that pulls its KV; "" = itself. A
     decode leg that fails there is the producer's fault only if the consumer does well alone. `number`: which
-    asking this is, for whoever matches the answer; it grows; 0 = its answer is not matched.
+    asking this is, for whoever matches the answer; it grows; 0 = its answer is not matched. `members`: who
+    proves itself together, `iid` the first of them.
     """
 
     kind: ProbeKind
@@ -53,6 +55,7 @@ class ProbeWanted:
     producer: str = ""
     consumer: str = ""
     number: int = field(default=0, compare=False)
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

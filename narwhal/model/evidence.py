@@ -198,6 +198,13 @@ class Validated:
     process_start: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CohortProved:
+    """The last checks, `kv_transfer` and what follows, of engines that come back together: each one's own."""
+
+    told: tuple[Validated, ...]
+
+
 Evidence = (
     LegSucceeded
     | LegFailed
@@ -210,4 +217,5 @@ Evidence = (
     | ProcessSeen
     | Identified
     | Validated
+    | CohortProved
 )

@@ -6,7 +6,8 @@
 | ring | `kv_transfer`: everyone's KV to the next one | every member did well alone |
 | last | `final_health` of every member | every transfer was good |
 
-A member whose phase did not begin has fewer checks, and its validation is not conclusive.
+A member whose phase did not begin has fewer checks, and its validation is not conclusive. A cohort's members
+were alone before: their ring and last checks are made whatever becomes of the others.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from narwhal.model.evidence import Check, Validated
-from narwhal.monitor.probe_legs import ProbeLegs
+from narwhal.model.effect import ProbeWanted
+from narwhal.model.evidence import Check, CohortProved, Validated
+from narwhal.monitor.probe_legs import ProbeLegs, we_are_cancelled
 from narwhal.monitor.validation import Result, Step, Transfer, Validation, transferred
 from narwhal.policy.readmission import FAILED, KV_TRANSFER, ORDER, PASSED, SKIPPED
 
@@ -53,29 +55,37 @@ class Group:
         self._ring = ring
 
     async def run(self, members: Sequence[str]) -> dict[str, Validated]:
-        """How it ended by member. Never raises for what an engine does."""
+        """All checks, how they ended by member: no phase begins before all did well in the one before. Never
+        raises for what an engine does."""
         told = dict(zip(members, await gathered(self._alone.run, members), strict=True))
-        if not all(map(_well, told.values())):
-            return {iid: _unfinished(one) for iid, one in told.items()}
-        return await self.finish(told)
+        for phase in (self._crossed, self._ended):
+            if not all(map(_well, told.values())):
+                return {iid: _unfinished(one) for iid, one in told.items()}
+            told = await phase(told)
+        return told
 
-    async def finish(self, told: Mapping[str, Validated]) -> dict[str, Validated]:
-        """Ring and last checks of members that did well alone; `told`: how they did."""
-        crossed = await self._transfers(tuple(told))
-        told = {iid: _with(one, crossed[iid]) for iid, one in told.items()}
-        if not all(map(_well, told.values())):
-            return {iid: _unfinished(one) for iid, one in told.items()}
-        last = await gathered(self._last.run, told)
-        return {
+    async def prove(self, members: Sequence[str]) -> dict[str, Validated]:
+        """Ring and last check of members that did well alone: one that fails keeps nobody else from it."""
+        return await self._ended(await self._crossed({iid: Validated(iid, ()) for iid in members}))
+
+    async def _ended(self, told: Mapping[str, Validated]) -> dict[str, Validated]:
+        """With the last check of those who did well."""
+        last = await gathered(self._last.run, [iid for iid, one in told.items() if _well(one)])
+        return dict(told) | {
             one.iid: Validated(one.iid, (*told[one.iid].checks, *one.checks), conclusive=one.conclusive)
             for one in last
         }
+
+    async def _crossed(self, told: Mapping[str, Validated]) -> dict[str, Validated]:
+        """With `kv_transfer`."""
+        crossed = await self._transfers(tuple(told))
+        return {iid: _with(one, crossed[iid]) for iid, one in told.items()}
 
     async def _transfers(self, members: Sequence[str]) -> dict[str, Result | None]:
         """`kv_transfer` by member."""
         made = await gathered(self._transfer, self._ring(members))
         return {
-            iid: _crossed([one for one in made if iid in (one.producer, one.consumer)], iid)
+            iid: _crossing([one for one in made if iid in (one.producer, one.consumer)], iid)
             for iid in members
         }
 
@@ -83,7 +93,7 @@ class Group:
         return await transferred(self._legs.produce(*pair), pair)
 
 
-def _crossed(made: Sequence[Transfer], iid: str) -> Result | None:
+def _crossing(made: Sequence[Transfer], iid: str) -> Result | None:
     """`made`: the transfers that it took part in. None: one failed that says nothing of it."""
     if not made:
         return SKIPPED, "no member to exchange KV with"
@@ -108,3 +118,19 @@ def _well(told: Validated) -> bool:
 def _unfinished(told: Validated) -> Validated:
     """Another member kept it from its other checks."""
     return replace(told, conclusive=False) if _well(told) else told
+
+
+class CohortLook:
+    """The probe of engines that come back together after a complete outage."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    async def look(self, probe: ProbeWanted) -> CohortProved:
+        try:
+            told = await self._group.prove(probe.members)
+        except asyncio.CancelledError:
+            if we_are_cancelled():
+                raise
+            told = {iid: Validated(iid, (), conclusive=False) for iid in probe.members}
+        return CohortProved(tuple(told.values()))

@@ -7,6 +7,7 @@
 | inference of a producer | the same from it to a consumer | both well | its leg, the pull | ours |
 | edge | the same from producer to consumer | both well | the pull | ours, the producer's leg |
 | readmission | the checks of failures.md section 7 | all passed | one failed | ours, the peers' legs |
+| cohort | KV round its members, then `GET /health` | each one's own | one failed | ours, a partner's legs |
 | identity | sidecar, `/version`, `/metrics` | like the contract | unlike; silent | ours |
 
 The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure,
@@ -78,6 +79,10 @@ class Prober:
         """Begins the probe soon, unless one of its kind is under way on that engine."""
         key = _key(probe)
         self._beside.begin(key, partial(self._look, key, probe))
+
+    def also(self, kind: ProbeKind, look: Callable[[ProbeWanted], Awaitable[Evidence]]) -> None:
+        """Knows how that kind is made from now on."""
+        self._looks[kind] = look
 
     @property
     def busy(self) -> bool:
@@ -151,4 +156,6 @@ class Prober:
 
 
 def _key(probe: ProbeWanted) -> Key:
+    if probe.kind is ProbeKind.COHORT:
+        return (probe.kind, "", "")
     return (probe.kind, probe.iid, probe.producer if probe.kind is ProbeKind.EDGE else "")

@@ -21,6 +21,7 @@ from typing import Any
 from narwhal.errors import InvariantViolation
 from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, RequestSuspected, Told, tell
 from narwhal.model.evidence import (
+    CohortProved,
     CountFailed,
     EdgeProbed,
     Evidence,
@@ -75,6 +76,7 @@ class Blame:
             ProcessSeen: self._process_seen,
             Identified: self._process_seen,
             Validated: self._validated,
+            CohortProved: self._cohort_proved,
         }
 
     def step(self, evidence: Evidence, now: float) -> Effects:
@@ -226,6 +228,9 @@ class Blame:
 
     def _validated(self, evidence: Validated, now: float) -> Effects:
         return self._returned(self._judgement.step(evidence, now), now)
+
+    def _cohort_proved(self, evidence: CohortProved, now: float) -> Effects:
+        return self._returned(self._judgement.standings.returns.proved(evidence, now), now)
 
     def reinstate(self, iid: str, now: float) -> Effects:
         """A drained engine passed every check: nothing is held against the process that returns."""

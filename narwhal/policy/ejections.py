@@ -8,19 +8,22 @@ Failures.md section 5.
 | out | eject | out, the first reason stays |
 | out | due | out, looked at again after one more cadence |
 | out | a check failed | out, with that check's name and what it said |
-| out | every check passed | valid |
+| out | every check passed; a peer serves, or this fleet does not return together | in |
+| out | every check passed, nobody serves | valid |
 | valid | a check failed | out; the others that are valid wait on |
-| valid | a peer serves, or this fleet does not return together | in |
-| valid | nobody serves, everyone who is out is valid | in, all of them |
-| valid | nobody serves, `WAIT_S` since the first one was valid | in, all that are valid |
+| valid | all who are out are valid, or `WAIT_S` since the first was | asked: KV round those that are valid |
+| asked | its KV went well | in, in one change with all others whose did |
+| asked | its KV did not | out, with that check's name |
+| asked | nothing was shown of it | out, looked at again at once |
+| valid | a peer serves meanwhile | out, looked at again at once: now with that peer |
 
 A contracted fleet that lost every engine returns together: one engine alone could prove no transfer, and
-would take the whole load.
+would take the whole load. Drained ones are nobody to wait for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from narwhal.model.evidence import Check
@@ -47,14 +50,12 @@ class Ejection:
 
 
 class Ejections:
-    """`every_s`: the pause between two looks at one engine. `together`: where nobody serves, the valid ones
-    wait for each other."""
+    """`every_s`: the pause between two looks at one engine."""
 
-    __slots__ = ("_every_s", "_out", "_together")
+    __slots__ = ("_every_s", "_out")
 
-    def __init__(self, *, every_s: float, together: bool = False) -> None:
+    def __init__(self, *, every_s: float) -> None:
         self._every_s = every_s
-        self._together = together
         self._out: dict[str, Ejection] = {}
 
     def __contains__(self, iid: object) -> bool:
@@ -78,27 +79,36 @@ class Ejections:
         return new
 
     def passed(self, iid: str, now: float) -> bool:
-        """Every check passed. False: the engine is not out, or was valid before."""
+        """Every check passed, and it waits for others. False: the engine is not out, or was valid before."""
         out = self._out.get(iid)
         if out is None or out.valid_at is not None:
             return False
         out.valid_at = now
         return True
 
-    def drop(self, iid: str) -> None:
-        """In again by an operator's word. Not out: nothing."""
-        self._out.pop(iid, None)
+    def drop(self, iid: str) -> Ejection | None:
+        """In again. None: it was not out."""
+        return self._out.pop(iid, None)
 
-    def any_valid(self) -> bool:
-        return any(out.valid_at is not None for out in self._out.values())
+    def valid(self, drained: Set[str]) -> tuple[str, ...]:
+        """Who waits for others, sorted."""
+        return tuple(
+            iid for iid, out in sorted(self._out.items()) if out.valid_at is not None and iid not in drained
+        )
 
-    def returning(self, now: float, *, peers: bool) -> Mapping[str, Ejection]:
-        """Who is in from now on, in one change, sorted by ID. `peers`: any engine serves."""
-        valid = {iid: out.valid_at for iid, out in sorted(self._out.items()) if out.valid_at is not None}
-        alone = self._together and not peers
-        if not valid or (alone and len(valid) < len(self._out) and now < min(valid.values()) + WAIT_S):
-            return {}
-        return {iid: self._out.pop(iid) for iid in valid}
+    def cohort(self, now: float, *, drained: Set[str]) -> tuple[str, ...]:
+        """Who is to prove itself together now, sorted; nobody while others are waited for."""
+        valid = self.valid(drained)
+        since = [at for iid in valid if (at := self._out[iid].valid_at) is not None]
+        complete = len(valid) == len(self._out.keys() - drained)
+        return valid if since and (complete or now >= min(since) + WAIT_S) else ()
+
+    def look_again(self, engines: Iterable[str], now: float) -> None:
+        """What they passed is not enough: due at once."""
+        for iid in engines:
+            out = self._out.get(iid)
+            if out is not None:
+                out.valid_at, out.due_at = None, now
 
     def due(self, now: float) -> tuple[str, ...]:
         """Whom to look at now, sorted; each again after one cadence."""

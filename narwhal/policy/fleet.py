@@ -37,6 +37,7 @@ from narwhal.policy.identification import Identification, IdentityRules, Process
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.kv_ledger import lease_s
 from narwhal.policy.offer import Offer, make_offer
+from narwhal.policy.outage import Outage
 from narwhal.policy.pacing import Pacing
 from narwhal.policy.placement import least_prefill_work
 from narwhal.policy.preference import without
@@ -94,12 +95,14 @@ class Fleet:
         self.pacing = Pacing(
             settings, profiles, standings=self.standings, loads=self._loads, profiled=self.profiled
         )
+        self._outage = Outage(self.standings)
         machines = Machines(
             self.split,
             self.upkeep,
             self._judgement,
             self._blame,
             self.identification,
+            self._outage,
             self.pacing,
             self.accounts,
             FleetLikeness(frozenset(self._specs), settings.model, settings.recovery.engine_restart_policy),
@@ -212,13 +215,14 @@ class Fleet:
         """Takes one piece of evidence; what is to be told and looked at because of it."""
         if type(evidence) is LegFailed and evidence.way == FIRST_TOKEN_MISSED:
             self.split.risk.note(Risk.FIRST_TOKEN_TIMEOUT, now)
-        judged = self._blame.step(evidence, now)
-        return (*judged, *self.identification.step(evidence, now))
+        judged = (*self._blame.step(evidence, now), *self.identification.step(evidence, now))
+        return (*judged, *self._outage.look(now))
 
     def tick(self, now: float) -> tuple[Effect, ...]:
         """What time alone brings, once a pass: quarantines and KV leases that ended, probes that are due."""
         self.accounts.expire(now)
-        return (*self._blame.tick(now), *self.identification.tick(now))
+        brought = (*self._blame.tick(now), *self.identification.tick(now))
+        return (*brought, *self._outage.look(now))
 
     def control(self, now: float) -> tuple[Effect, ...]:
         """Role control, once a pass: at most one engine changes its role."""

@@ -18,7 +18,7 @@ from narwhal.policy.checks import Checks
 from narwhal.policy.ejections import Ejections
 from narwhal.policy.holds import Holds
 from narwhal.policy.membership import Standing, standing, takes_last
-from narwhal.policy.returns import Returns
+from narwhal.policy.returns import Around, Returns
 
 _NOBODY: frozenset[str] = frozenset()
 
@@ -38,9 +38,10 @@ class Standings:
         self.version = 0
         self.drained, self.barred = _NOBODY, _NOBODY
         self.holding = Holds()
-        self.ejections = Ejections(every_s=every_s, together=together)
+        self.ejections = Ejections(every_s=every_s)
         self.checks = Checks(every_s=every_s, is_out=self.is_out)
-        self.returns = Returns(self.ejections, eligible=self.eligible, came_back=self._came_back)
+        around = Around(self.eligible, lambda: self.drained, self._came_back)
+        self.returns = Returns(self.ejections, around, together=together)
         self.after_ejection: Callable[[str], Effects] = lambda iid: NOTHING
         """What an ejection brings for others; told right behind it."""
         self.require_wave: Callable[[str], Effects] = lambda why: NOTHING

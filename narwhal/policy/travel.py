@@ -1,6 +1,6 @@
 """What a fleet hands on to the next owner, and takes over from the one before (failures.md section 11). Pure.
 
-What of `lifecycle` nobody owns here (outages) is taken as it came and exported so; the machines put
+What of `lifecycle` nobody owns here (a newer router's) is taken as it came and exported so; the machines put
 their own over it.
 """
 
@@ -16,6 +16,7 @@ from narwhal.policy.accounts import Accounts
 from narwhal.policy.blame import Blame
 from narwhal.policy.identification import Identification
 from narwhal.policy.judgement import Judgement
+from narwhal.policy.outage import Outage
 from narwhal.policy.pacing import Pacing
 from narwhal.policy.resume import FleetLikeness, unfit
 from narwhal.policy.split import Split
@@ -49,6 +50,7 @@ class Machines:
     judgement: Judgement
     blame: Blame
     identification: Identification
+    outage: Outage
     pacing: Pacing
     accounts: Accounts
     ours: FleetLikeness
@@ -71,6 +73,7 @@ class Travel:
         of.split.risk.restore(document.demand_risk, now)
         notes = of.split.restore(document.engines, document.roles)
         roles_taken()
+        of.outage.restore(document.lifecycle)
         of.upkeep.restore(document.lifecycle, ejected=document.ejected)
         of.judgement.restore(document, now)
         of.blame.restore(document.edges, now)
@@ -95,13 +98,16 @@ class Travel:
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""
         of, document = self._of, self._document
-        lifecycle: dict[str, Any] = {"backend_outage": False}
-        if document is not None:
-            lifecycle |= document.lifecycle
+        lifecycle: dict[str, Any] = {} if document is None else dict(document.lifecycle)
         lifecycle.pop("awaiting_identity", None)
         state = FleetState(
             roles=dict(of.split.roles),
-            lifecycle={**lifecycle, **of.upkeep.export(), **of.identification.export()},
+            lifecycle={
+                **lifecycle,
+                **of.upkeep.export(),
+                **of.identification.export(),
+                "backend_outage": of.outage.on(now),
+            },
             demand_risk=of.split.risk.export(now),
             edges=of.blame.export(now),
             kv_ledger=of.accounts.export_kv(now),

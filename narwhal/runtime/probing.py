@@ -10,7 +10,9 @@ from narwhal.clock import Clock
 from narwhal.engine.attestation import EngineIdentities, sidecar_control
 from narwhal.engine.control import LeanControl
 from narwhal.engine.dialect import make_dialect
+from narwhal.model.effect import ProbeKind
 from narwhal.model.settings import FleetConfig
+from narwhal.monitor.group import CohortLook, Group
 from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
@@ -65,8 +67,9 @@ class Probing:
         self._steps = partial(
             readmission_steps, legs, model=config.model, peers=self._peers, attestation=attestation
         )
-        judge, automatic = parts.judge, Validation(self._steps(process=NO_MAINTENANCE))
-        self._prober = Prober(legs, automatic, sink=judge, streaming=self._streaming, looks=looks)
+        judge, steps = parts.judge, self._steps(process=NO_MAINTENANCE)
+        self._prober = Prober(legs, Validation(steps), sink=judge, streaming=self._streaming, looks=looks)
+        self._prober.also(ProbeKind.COHORT, CohortLook(Group(steps, legs, ring=self._ring)).look)
         self._checks = HealthChecks(legs, sink=judge, streaming=self._streaming, contracted=looks is not None)
         judge.prober = self._prober
         self._liveness: LivenessStage | None = None

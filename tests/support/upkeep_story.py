@@ -55,3 +55,6 @@ def show_waves(own: Own, show: Callable[[], None]) -> None:
         told = {iid: Validated(iid, EVERY_CHECK) for iid in own.fleet.engines}
         upkeep.wave_validated(told, process_starts=dict.fromkeys(told, 30.0 + number), now=NOW)
         show()
+    for iid in own.fleet.engines:
+        own.fleet.standings.eject(iid, "it refused", now=NOW)
+        show()

@@ -150,6 +150,7 @@ HANDOFF = HandoffView(
         "counters": {"served": 3, "offered": 3},
         "lifecycle": {
             "wave": None,
+            "backend_outage": False,
             "engine_restart_policy": "individual",
             "records": [],
             "process_starts": {},

@@ -7,8 +7,8 @@ from narwhal.model.standing import EjectionView
 from narwhal.policy.ejections import CARRIED, Ejections
 
 
-def out(*iids: str, together: bool = True) -> Ejections:
-    ejections = Ejections(every_s=10.0, together=together)
+def out(*iids: str) -> Ejections:
+    ejections = Ejections(every_s=10.0)
     for iid in iids:
         assert ejections.eject(iid, "3 connection failures", now=100.0)
     return ejections
@@ -22,9 +22,9 @@ def test_the_first_reason_stays_and_the_cadence_begins_with_the_ejection() -> No
     ejections = out("e0")
     assert not ejections.eject("e0", "another", now=105.0)
     assert [at for at in range(100, 131) if ejections.due(float(at))] == [110, 120, 130]
-    ejections.passed("e0", 131.0)
-    assert ejections.returning(131.0, peers=True)["e0"].reason == "3 connection failures"
-    assert ejections.engines() == ()
+    gone = ejections.drop("e0")
+    assert gone is not None
+    assert gone.reason == "3 connection failures"
 
 
 def test_what_failed_is_told_once_until_it_is_another_or_the_engine_was_valid() -> None:
@@ -37,37 +37,42 @@ def test_what_failed_is_told_once_until_it_is_another_or_the_engine_was_valid() 
     assert not ejections.failed("e1", failing("model", "never out"))
 
 
-def test_with_a_peer_that_serves_a_valid_engine_returns_at_once() -> None:
+NOBODY: frozenset[str] = frozenset()
+
+
+def test_who_is_dropped_is_in_again() -> None:
     ejections = out("d0", "d1")
-    assert ejections.passed("d0", 110.0)
-    assert not ejections.passed("d0", 111.0)
-    assert not ejections.passed("never", 111.0)
-    assert set(ejections.returning(111.0, peers=True)) == {"d0"}
+    assert ejections.drop("d0") is not None
+    assert ejections.drop("d0") is None
     assert ejections.engines() == ("d1",)
 
 
-def test_a_fleet_without_a_contract_waits_for_nobody() -> None:
-    ejections = out("d0", "d1", together=False)
-    ejections.passed("d0", 110.0)
-    assert set(ejections.returning(110.0, peers=False)) == {"d0"}
-
-
-def test_without_a_peer_the_valid_ones_wait_until_all_are_valid() -> None:
+def test_the_valid_ones_wait_until_all_are_valid() -> None:
     ejections = out("d0", "p0")
-    ejections.passed("d0", 110.0)
-    assert ejections.returning(169.0, peers=False) == {}
+    assert ejections.passed("d0", 110.0)
+    assert not ejections.passed("d0", 111.0)
+    assert not ejections.passed("never", 111.0)
+    assert ejections.cohort(169.0, drained=NOBODY) == ()
     ejections.passed("p0", 169.5)
-    assert list(ejections.returning(169.5, peers=False)) == ["d0", "p0"]
-    assert ejections.returning(169.5, peers=False) == {}
+    assert ejections.cohort(169.5, drained=NOBODY) == ("d0", "p0")
+    assert ejections.engines() == ("d0", "p0"), "what they show together decides"
 
 
-def test_sixty_seconds_after_the_first_one_the_valid_ones_return_without_the_others() -> None:
+def test_sixty_seconds_after_the_first_one_the_valid_ones_wait_no_longer() -> None:
     ejections = out("d0", "d1", "p0")
     ejections.passed("d0", 110.0)
     ejections.passed("d1", 140.0)
-    assert ejections.returning(169.9, peers=False) == {}
-    assert list(ejections.returning(170.0, peers=False)) == ["d0", "d1"]
-    assert ejections.engines() == ("p0",)
+    assert ejections.cohort(169.9, drained=NOBODY) == ()
+    assert ejections.cohort(170.0, drained=NOBODY) == ("d0", "d1")
+
+
+def test_a_drained_engine_is_nobody_to_wait_for() -> None:
+    ejections = out("d0", "d1", "p0")
+    ejections.passed("d0", 110.0)
+    ejections.passed("d1", 110.0)
+    assert ejections.cohort(111.0, drained={"p0"}) == ("d0", "d1")
+    assert ejections.cohort(111.0, drained={"d1"}) == ()
+    assert ejections.valid({"d1"}) == ("d0",)
 
 
 def test_one_that_fails_a_later_check_waits_no_longer_and_its_time_goes_with_it() -> None:
@@ -75,8 +80,15 @@ def test_one_that_fails_a_later_check_waits_no_longer_and_its_time_goes_with_it(
     ejections.passed("d0", 110.0)
     ejections.passed("d1", 140.0)
     ejections.failed("d0", failing("health", "refused"))
-    assert ejections.returning(199.9, peers=False) == {}
-    assert list(ejections.returning(200.0, peers=False)) == ["d1"]
+    assert ejections.cohort(199.9, drained=NOBODY) == ()
+    assert ejections.cohort(200.0, drained=NOBODY) == ("d1",)
+
+
+def test_one_of_whom_nothing_was_shown_is_looked_at_again_at_once() -> None:
+    ejections = out("d0", "d1")
+    ejections.passed("d0", 105.0)
+    ejections.look_again(("d0", "never"), 105.5)
+    assert (ejections.valid(NOBODY), ejections.due(105.5)) == ((), ("d0",))
 
 
 def test_restored_ejections_replace_what_was_and_are_due_at_once() -> None:

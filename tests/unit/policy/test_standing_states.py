@@ -81,7 +81,7 @@ class Standing(RuleBasedStateMachine):
             assert effect.fields["reason"]
             if effect.kind == "hold" and "refuted" in str(effect.fields["reason"]):
                 self.asked_at[ProbeKind.INFERENCE, str(effect.fields["iid"])] = self.now  # It rests first.
-            if effect.enforced:
+            if effect.enforced and "iid" in effect.fields:
                 self.take_told(effect.kind, str(effect.fields["iid"]), str(effect.fields.get("hold")))
 
     def take_told(self, kind: str, iid: str, hold: str) -> None:
