@@ -126,7 +126,8 @@ redis.call('HSET', KEYS[1], 'state', 'held', 'token', token, 'seq', '0', 'epoch'
   'acquired_ms', text(now), 'renewed_ms', text(now), unpack(ARGV, 7))
 if lease.state == 'released' then
   -- Who did not see the release, or starts later, still learns why it came to this owner.
-  redis.call('HSET', KEYS[1], 'prior_epoch', lease.epoch, 'prior_reason', lease.reason or '')
+  redis.call('HSET', KEYS[1], 'prior_epoch', lease.epoch, 'prior_reason', lease.reason or '',
+    'prior_owner', lease.owner or '', 'prior_released_ms', lease.released_ms or '0')
 end
 redis.call('SET', KEYS[2], text(epoch))
 redis.call('DEL', KEYS[5])

@@ -76,6 +76,9 @@ end
 redis.call('HSET', KEYS[1], 'state', 'released', 'sure', '0', 'inc', incarnation(), 'reason', ARGV[2],
   'successor', '', 'replicas', text(replicas_online()), 'deposed', '1')
 if lease.state == 'held' then
+  redis.call('HSET', KEYS[1], 'released_ms', text(now_ms()))
+end
+if lease.state == 'held' then
   local epoch, n = log_top(KEYS[2])
   local deposed = whole(lease.epoch, 4503599627370496)
   if epoch < deposed then

@@ -60,7 +60,8 @@ end
 if not mine or lease.state ~= 'held' then
   return {'LOST', lease.state or '', lease.epoch or '0', lease.owner or ''}
 end
-redis.call('HSET', KEYS[1], 'state', 'released', 'reason', ARGV[3], 'successor', ARGV[4])
+redis.call('HSET', KEYS[1], 'state', 'released', 'reason', ARGV[3], 'successor', ARGV[4],
+  'released_ms', text(now_ms()))
 local epoch, n = log_top(KEYS[2])
 local released = whole(lease.epoch, 4503599627370496)
 if epoch < released then

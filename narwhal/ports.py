@@ -476,8 +476,11 @@ class Recorder(Protocol):
         One call of a few µs on the loop: journals the row, counts the outcome, observes the times.
         """
 
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """`kind`: role_change, hold, ejection, readmission, drain, ownership, monitoring_stage_failure..."""
+    def event(self, kind: str, fields: Mapping[str, Any], *, repeated: bool = False) -> None:
+        """`kind`: role_change, hold, ejection, readmission, drain, ownership, monitoring_stage_failure...
+
+        `repeated`: it goes on as it was told before. It is journaled and counted, and the log has it already.
+        """
 
 
 class Metrics(Protocol):

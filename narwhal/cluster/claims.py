@@ -84,29 +84,26 @@ class Claimant:
         while self._ports.peers is not None:
             await self._ports.clock.sleep(self._rules.poll_s)
             try:
-                await self.step()
-                self._troubles.over("claim")
+                if await self.step():
+                    self._troubles.over("claim")
             except StoreError as error:
                 self._troubles.met("claim", error)
 
-    async def step(self) -> None:
-        """One poll of the owner, and what follows from it. Raises StoreError."""
+    async def step(self) -> bool:
+        """One poll of the owner, and what follows from it. Whether the store was asked. Raises StoreError."""
         owner, epoch = self._owner(), self._gate.sight.epoch
         if owner is None:
             self._suspicion.forget()
-            await self._withdraw()
-            return
+            return await self._withdraw()
         peers = self._ports.peers
         told = None if peers is None else await peers.ready(owner.url, timeout_s=CALL_S)
         if self._gate.sight.epoch != epoch:
-            return
+            return False
         self._suspicion.polled(epoch, told)
         if not self._suspicion.suspects:
-            await self._withdraw()
-            return
+            return await self._withdraw()
         self._tell(owner, epoch)
-        if self._ports.clock.now() - self._put_at >= REPEAT_S:
-            await self._claim(epoch)
+        return self._ports.clock.now() - self._put_at >= REPEAT_S and await self._claim(epoch)
 
     def _owner(self) -> OwnerRef | None:
         """Whom to watch; None while this router does not stand by another's lease."""
@@ -122,14 +119,13 @@ class Claimant:
             fields = {"router_id": owner.router_id, "epoch": epoch, "reason": self._suspicion.reason}
             self._ports.recorder.event("owner_suspected", fields)
 
-    async def _claim(self, epoch: int) -> None:
+    async def _claim(self, epoch: int) -> bool:
         """Put, or repeated; withdrawn while our own engines or our own state would not do."""
         self._put_at = self._ports.clock.now()
         rests = self._truce.silences(self._suspicion.reason, self._put_at)
         fit = self._roster.ready_to_take and not self.failing()
         if rests or not fit or not await self._ports.probe():
-            await self._withdraw()
-            return
+            return await self._withdraw()
         self._claimed = epoch
         put = await self._ports.registry.put_claim(
             self._rules.router_id, epoch=epoch, reason=self._suspicion.reason or "suspect", timeout_s=CALL_S
@@ -138,20 +134,23 @@ class Claimant:
             self._told = epoch
             self._ports.recorder.event("claim", {"epoch": epoch, "reason": self._suspicion.reason})
         self._claimed = epoch if put else 0
+        return True
 
-    async def _withdraw(self) -> None:
+    async def _withdraw(self) -> bool:
         """Repeated with each poll until the store answers: a claim that stays would move the owner later.
 
         An acquire deletes all claims, so one of an older epoch is gone already.
         """
         epoch = self._claimed
-        if epoch and epoch == self._gate.sight.epoch:
+        asked = bool(epoch) and epoch == self._gate.sight.epoch
+        if asked:
             self._put_at = -inf
             await self._ports.registry.put_claim(
                 self._rules.router_id, epoch=epoch, reason="", timeout_s=CALL_S
             )
             self._ports.recorder.event("claim_withdrawn", {"epoch": epoch})
         self._claimed = self._told = 0
+        return asked
 
 
 class ClaimCourt:

@@ -128,13 +128,13 @@ class Member:
             if crew.saver.due():
                 self._spawn(crew.saver.keep())
 
-    async def _tried(self, what: str, work: Awaitable[None]) -> None:
+    async def _tried(self, what: str, work: Awaitable[bool]) -> None:
+        """`work` says whether the store was asked."""
         try:
-            await work
+            if await work:
+                self._troubles.over(what)
         except StoreError as error:
             self._troubles.met(what, error)
-        else:
-            self._troubles.over(what)
 
     async def _save_fenced(self, token: str) -> None:
         await self._crew.saver.save()

@@ -194,18 +194,22 @@ class Publisher:
 
     # --- between snapshots -----------------------------------------------------------------------
 
-    async def publish_changes(self) -> None:
-        """Sends what changed since the last write: a delta, or a snapshot now. Raises StoreUnreachable."""
+    async def publish_changes(self) -> bool:
+        """Sends what changed since the last write: a delta, or a snapshot now. False: nothing did.
+
+        Raises StoreUnreachable.
+        """
         pen = self._pen
         if pen is None or pen.sent is None:
-            return
+            return False
         changed = self._changed(pen)
         if not changed:
-            return
+            return False
         if URGENT.isdisjoint(changed):
             await self._append(pen)
         else:
             await self.snapshot()
+        return True
 
     def _changed(self, pen: _Pen) -> dict[str, Any]:
         if pen.sent is None:

@@ -147,18 +147,19 @@ class Roster:
             drift=() if owns else self.drift(now),
         )
 
-    async def refresh(self, now: float) -> None:
+    async def refresh(self, now: float) -> bool:
         """Announces and reads when it is time, or at once when role or readiness to take over changed.
 
-        Raises StoreError; ConfigError: another run has our ID.
+        False: it was not due. Raises StoreError; ConfigError: another run has our ID.
         """
         told = (role_of(self._gate.state(now)).value, self.ready_to_take)
         if self._left or (now - self._refreshed_at < REFRESH_S and told == self._told):
-            return
+            return False
         if not self._admitted:
             # The ID may still be another run's: it is not ours to announce.
-            return
+            return False
         await self.look(now)
+        return True
 
     async def look(self, now: float) -> None:
         """Announces and reads now. Raises StoreError; ConfigError: another run has our ID.

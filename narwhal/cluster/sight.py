@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from narwhal.errors import StoreDamaged, StoreError
 from narwhal.model.control import OwnerRef, RouterState
-from narwhal.model.leadership import LeaseSight
+from narwhal.model.leadership import LeaseSight, Release
 from narwhal.model.lease import LeaseState, LeaseView, holder_of
 from narwhal.policy.claims import CLAIM_REASON
 from narwhal.policy.election import Election
@@ -91,6 +91,8 @@ def _seen(machine: Election, view: LeaseView | None) -> LeaseSight:
         seq=view.version.seq,
         ttl_s=view.ttl_ms / 1000,
         released_at=machine.candidacy.watch.released_at,
+        acquired_at=view.acquired_ms / 1000 if owned else 0.0,
+        release=_release(view),
         claim_epoch=claim_epoch,
         claim_age_s=claim_age_s,
     )
@@ -98,6 +100,14 @@ def _seen(machine: Election, view: LeaseView | None) -> LeaseSight:
 
 def _owner(view: LeaseView) -> OwnerRef:
     return OwnerRef(view.owner, view.url, control_url=(view.fields or {}).get("control_url", ""))
+
+
+def _release(view: LeaseView) -> Release | None:
+    if view.state is LeaseState.RELEASED:
+        return Release(view.epoch, view.owner, view.reason, view.released_ms / 1000)
+    if view.state is LeaseState.HELD and view.prior_epoch:
+        return Release(view.prior_epoch, view.prior_owner, view.prior_reason, view.prior_released_ms / 1000)
+    return None
 
 
 def _released_by_claim(view: LeaseView) -> tuple[int, float]:

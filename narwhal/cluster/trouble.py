@@ -41,19 +41,26 @@ class Bugs:
 
 
 class Troubles:
-    """By what was tried ("roster", "totals"...)."""
+    """By what was tried ("roster", "totals"...). `over` only after the store was asked and answered: what is
+    not due proves nothing."""
 
     __slots__ = ("_told",)
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._told: dict[str, tuple[str, int]] = {}
+        """What was said last, and how often it was met since the first time."""
 
     def met(self, what: str, error: StoreError) -> None:
         """Logs an answer that cannot be used, unless the last one was the same."""
-        text = str(error)
-        if isinstance(error, StoreProtocolError) and self._told.get(what) != text:
-            self._told[what] = text
+        if not isinstance(error, StoreProtocolError):
+            return
+        text, (told, times) = str(error), self._told.get(what, ("", 0))
+        self._told[what] = (text, times + 1)
+        if told != text:
             log.warning("%s: %s", what, text)
 
     def over(self, what: str) -> None:
-        self._told.pop(what, None)
+        """Logs the end, if there was something to end."""
+        _, times = self._told.pop(what, ("", 0))
+        if times:
+            log.warning("%s: the store's answers can be used again (%d could not)", what, times)

@@ -76,6 +76,7 @@ def given_options(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     problems: list[str] = []
+    wrong: set[str] = set()
     for option in OPTIONS:
         text, source = _raw(option, raw.get(option.key), env=env)
         if source:
@@ -85,13 +86,14 @@ def given_options(
                 sources[option.key] = source
             except (_Problem, urls.UrlProblem, redis_url.RedisUrlProblem) as problem:
                 problems.append(f"{name} {problem}")
+                wrong.add(option.key)
         elif option.required:
             problems.append(f"{option.flag} is required (or {option.twin})")
     store, password = values.pop("redis_url", None) or (None, "")
     given = GivenOptions(values=values, sources=sources, store=store, store_password=password)
     problems += (
-        _without_store(given)
-        + _without_control_port(given)
+        ([] if "redis_url" in wrong else _without_store(given))
+        + ([] if "control_port" in wrong else _without_control_port(given))
         + _voter_problems(given)
         + ([] if problems else timing_problems(given.timings))
     )

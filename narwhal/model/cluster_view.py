@@ -42,7 +42,7 @@ class RouterStatus:
 @dataclass(frozen=True, slots=True)
 class OwnershipChange:
     """One change of hands that this router saw. `kind`: acquired, released, fenced or expired;
-    `at`: Unix seconds."""
+    `at`: when it happened, Unix seconds: another router's by the store's clock."""
 
     kind: str
     epoch: int

@@ -8,6 +8,16 @@ from narwhal.model.control import OwnerRef, RouterState
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """A lease that was given back. `at`: Unix seconds by the store's clock, 0 where nobody knows."""
+
+    epoch: int
+    router_id: str
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseSight:
     """The lease as last seen by this router, or its own. One value, swapped whole between threads.
 
@@ -26,6 +36,10 @@ class LeaseSight:
     seq: int = 0
     ttl_s: float | None = None
     released_at: float | None = None
+    acquired_at: float = 0.0
+    """Of a held record that is another's: Unix seconds by the store's clock, 0 where nobody knows."""
+    release: Release | None = None
+    """The last one that the record tells of: of itself, or the one that it was taken after."""
     claim_epoch: int = 0
     claim_age_s: float = 0.0
     floor: int = 0

@@ -78,8 +78,12 @@ class LeaseView:
     successor: str = ""
     reason: str = ""
     prior_epoch: int = 0
-    """Of a held record: the epoch that was released for it, 0 for none, and `prior_reason` why."""
+    """Of a held record: the epoch that was released for it, 0 for none; `prior_reason` says why it was,
+    `prior_owner` by whom, `prior_released_ms` when (0: not told)."""
     prior_reason: str = ""
+    prior_owner: str = ""
+    prior_released_ms: int = 0
+    released_ms: int = 0
     replicas: int = 0
     connected_replicas: int = 0
     deposed: bool = False

@@ -29,8 +29,8 @@ class PassRecord:
     def stage_ended(self, report: StageReport) -> None:
         events = self.monitoring.stage_ended(report)
         self.metrics.stage(report)
-        if report.failure and self.monitoring.tally(report.stage).consecutive == 1:
-            # The traceback once for each streak; the journal has every failure.
+        if any(not event.repeated for event in events):
+            # The traceback once for each streak and class; the journal has every failure.
             log.warning("monitor stage %s failed\n%s", report.stage, report.detail)
         self._journal(events)
 
@@ -42,7 +42,7 @@ class PassRecord:
 
     def _journal(self, events: Iterable[MonitoringEvent]) -> None:
         for event in events:
-            self.recorder.event(event.kind, event.fields)
+            self.recorder.event(event.kind, event.fields, repeated=event.repeated)
 
 
 class MonitorLoop:

@@ -5,7 +5,8 @@
 | sound | pass with failures, streak below the limit | sound |
 | sound | pass with failures, streak reaches the limit | degraded, `monitoring_degraded` |
 | degraded | pass with failures | degraded |
-| degraded | clean pass | sound, streak 0, `monitoring_recovered` |
+| degraded | clean pass, what had failed was tried | sound, streak 0, `monitoring_recovered` |
+| degraded | clean pass, it was not: this router owns no more | sound, streak 0, `monitoring_ended` |
 
 Streaks and counters start at zero in a new process; they do not travel.
 """
@@ -22,16 +23,26 @@ from narwhal.model.monitoring import MonitoringView, StageReport, StageTally
 
 @dataclass(frozen=True, slots=True)
 class MonitoringEvent:
-    """One journal event: `kind` and its fields."""
+    """One journal event: `kind` and its fields. `repeated`: as the last one of its stage."""
 
     kind: str
     fields: Mapping[str, Any]
+    repeated: bool = False
 
 
 class Monitoring:
     """Fed with every StageReport and the end of every pass; says whether monitoring is degraded."""
 
-    __slots__ = ("_consecutive", "_failures", "_first", "_limit", "_pass_failed", "_reason", "_stages")
+    __slots__ = (
+        "_consecutive",
+        "_failing",
+        "_failures",
+        "_first",
+        "_limit",
+        "_pass_failed",
+        "_reason",
+        "_stages",
+    )
 
     def __init__(self, *, limit: int, stages: Iterable[str]) -> None:
         """`limit`: `controller.monitor_failure_limit`, ≥ 1. `stages`: the names that may report."""
@@ -40,6 +51,8 @@ class Monitoring:
         self._consecutive = 0
         self._failures = 0
         self._pass_failed = False
+        self._failing: set[str] = set()
+        """Stages that failed when they last ran."""
         self._first = ""
         self._reason = ""
 
@@ -58,8 +71,11 @@ class Monitoring:
         if tally is None:
             raise InvariantViolation(f"a report of the unknown monitor stage {report.stage!r}")
         if not report.failure:
+            self._failing.discard(report.stage)
             self._stages[report.stage] = replace(tally, consecutive=0)
             return ()
+        repeated = tally.consecutive > 0 and tally.last_class == report.failure
+        self._failing.add(report.stage)
         tally = StageTally(
             failures=tally.failures + 1,
             consecutive=tally.consecutive + 1,
@@ -71,7 +87,7 @@ class Monitoring:
         self._pass_failed = True
         self._first = self._first or f"{report.stage} {report.failure}"
         fields = {"stage": report.stage, "class": report.failure, "consecutive": tally.consecutive}
-        return (MonitoringEvent("monitoring_stage_failure", fields),)
+        return (MonitoringEvent("monitoring_stage_failure", fields, repeated),)
 
     def pass_ended(self) -> tuple[MonitoringEvent, ...]:
         """Judges the pass whose stages were reported since the last call."""
@@ -79,8 +95,14 @@ class Monitoring:
         if failed:
             return self._failed_pass()
         was_degraded, streak = self.degraded, self._consecutive
+        untried, self._failing = self._failing, set()
+        for stage in untried:
+            self._stages[stage] = replace(self._stages[stage], consecutive=0)
         self._consecutive, self._first, self._reason = 0, "", ""
-        return (MonitoringEvent("monitoring_recovered", {"failed_passes": streak}),) if was_degraded else ()
+        if not was_degraded:
+            return ()
+        kind = "monitoring_ended" if untried else "monitoring_recovered"
+        return (MonitoringEvent(kind, {"failed_passes": streak}),)
 
     def _failed_pass(self) -> tuple[MonitoringEvent, ...]:
         self._consecutive += 1

@@ -74,8 +74,15 @@ def _locked(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+    except FileExistsError as error:
+        raise ConfigError(
+            f"recovery.state_path: {path.parent} is no directory: it cannot hold {path.name}"
+        ) from error
     except OSError as error:
-        raise ConfigError(f"recovery.state_path: {path.parent} must be writable: {error.strerror}") from error
+        what = "be writable" if path.parent.is_dir() else "be made"
+        raise ConfigError(
+            f"recovery.state_path: the directory {path.parent} cannot {what}: {error.strerror}"
+        ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

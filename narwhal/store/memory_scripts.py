@@ -140,6 +140,8 @@ def lease_acquire(data: Data, call: Call) -> list[Word]:
     data.lease |= {"life": life, "sure": "1", "replicas": str(most), **pairs(call.args[6:])}
     if lease["state"] == "released":
         data.lease |= {"prior_epoch": lease["epoch"], "prior_reason": lease.get("reason", "")}
+        data.lease |= {"prior_owner": lease.get("owner", "")}
+        data.lease |= {"prior_released_ms": lease.get("released_ms", "0")}
     data.epoch = epoch
     data.claims = {}
     body = {
@@ -191,6 +193,7 @@ def lease_release(data: Data, call: Call) -> list[Word]:
     if lease["state"] != "held":
         return data.lost()
     lease |= {"state": "released", "reason": reason, "successor": successor}
+    lease["released_ms"] = str(call.now_ms)
     _log_release(data, call)
     return ["OK"]
 
@@ -212,6 +215,7 @@ def lease_depose(data: Data, call: Call) -> list[Word]:
     lease |= {"state": "released", "sure": "0", "inc": call.inc, "reason": reason, "successor": ""}
     lease |= {"replicas": str(call.replicas), "deposed": "1"}
     if held:
+        lease["released_ms"] = str(call.now_ms)
         _log_release(data, call)
     return ["OK"]
 

@@ -27,10 +27,11 @@ class JournalRecorder:
         self._metrics.request(row, outcome)
         self._journal.request(row)
 
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def event(self, kind: str, fields: Mapping[str, Any], *, repeated: bool = False) -> None:
         self._metrics.event(kind)
         self._journal.event(kind, self._clock.wall(), fields=fields)
-        log.info("%s %s", kind, " ".join(f"{name}={value}" for name, value in fields.items()))
+        if not repeated:
+            log.info("%s %s", kind, " ".join(f"{name}={value}" for name, value in fields.items()))
 
 
 class MemoryRecorder:
@@ -50,6 +51,6 @@ class MemoryRecorder:
         self.rows.append((replace(row, attempt_failures=list(row.attempt_failures)), outcome))
         del self.rows[: -self._limit]
 
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def event(self, kind: str, fields: Mapping[str, Any], *, repeated: bool = False) -> None:
         self.events.append((kind, dict(fields)))
         del self.events[: -self._limit]

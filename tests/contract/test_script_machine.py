@@ -23,7 +23,7 @@ from narwhal.store.scripts import load
 from tests.support.redis import KINDS, LOGIN, USER, running
 
 KEYS = Keys("machine")
-LOCAL_TIMES = ("acquired_ms", "renewed_ms", "at_ms", "seen_ms")
+LOCAL_TIMES = ("acquired_ms", "renewed_ms", "released_ms", "prior_released_ms", "at_ms", "seen_ms")
 # Above Redis's calendar, which the model does not share.
 FLOOR = 3_000_000_000
 

@@ -418,7 +418,7 @@ def failing_stages(seen: Seen) -> None:
             """Holds nothing."""
 
     class UnwritableJournal(MemoryRecorder):
-        def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        def event(self, kind: str, fields: Mapping[str, Any], *, repeated: bool = False) -> None:
             raise ZeroDivisionError("no journal")
 
     class UnreadableStreams:

@@ -116,7 +116,7 @@ class Scribe:
     def request(self, row: RequestRow, outcome: Outcome) -> None:
         """No request rows here."""
 
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def event(self, kind: str, fields: Mapping[str, Any], *, repeated: bool = False) -> None:
         if kind == "yield_by_claim":
             self._router.on_yield_by_claim(self._router, str(fields["to"]))
         told = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))

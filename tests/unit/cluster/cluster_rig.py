@@ -112,7 +112,7 @@ class Book:
     def request(self, row: RequestRow, outcome: Outcome) -> None:
         """No requests here."""
 
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def event(self, kind: str, fields: Mapping[str, Any], *, repeated: bool = False) -> None:
         self.events.append((kind, fields))
 
     def kinds(self) -> list[str]:

@@ -188,6 +188,11 @@ def test_version_and_help_end_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(option.twin in out.replace("\n", " ") for option in OPTIONS)
 
 
+def test_a_wrong_store_address_is_the_only_problem() -> None:
+    (problem,) = problems_of("--fleet", "f", "--redis-url", "redis://127.0.0.1:99999", "--lease-ttl", "6")
+    assert problem.startswith("--redis-url ")
+
+
 # --- timings ------------------------------------------------------------------------------------------
 
 

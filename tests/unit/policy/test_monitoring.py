@@ -83,6 +83,24 @@ def test_the_first_clean_pass_recovers_and_forgets_the_streak() -> None:
     assert monitoring.reason == "monitoring degraded: telemetry KeyError"
 
 
+def test_what_fails_on_in_the_same_way_is_repeated_and_anything_else_is_news() -> None:
+    monitoring, told = machine(limit=9), []
+    for failure in ("OSError", "OSError", "TimeoutError", "TimeoutError", "", "TimeoutError"):
+        told += [event.repeated for event in run_pass(monitoring, ("handoff", failure))]
+    assert told == [False, True, False, True, False]
+
+
+def test_an_owner_that_gives_up_the_fleet_has_not_recovered_from_what_it_does_not_try_any_more() -> None:
+    monitoring = machine(limit=2)
+    run_pass(monitoring, ("handoff", "OSError"))
+    run_pass(monitoring, ("handoff", "OSError"))
+    monitoring.stage_ended(report("telemetry"))  # a standby's pass
+    (event,) = monitoring.pass_ended()
+    assert event == MonitoringEvent("monitoring_ended", {"failed_passes": 2})
+    assert (monitoring.degraded, monitoring.view().stages["handoff"].consecutive) == (False, 0)
+    assert [event.repeated for event in run_pass(monitoring, ("handoff", "OSError"))] == [False]
+
+
 def test_a_clean_pass_below_the_limit_tells_nothing() -> None:
     monitoring = machine(limit=2)
     run_pass(monitoring, ("handoff", "OSError"))

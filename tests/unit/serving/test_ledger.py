@@ -37,7 +37,7 @@ class Kept:
         assert row.terminal == outcome.value
         self.requests.append(outcome)
 
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+    def event(self, kind: str, fields: Mapping[str, Any], *, repeated: bool = False) -> None:
         raise AssertionError("an entry has no events")
 
 

@@ -161,8 +161,12 @@ def test_the_lock_ends_with_its_router(checkpoint, path):
 
 def test_a_directory_that_cannot_be_made_is_a_configuration_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"recovery\.state_path"):
+    with pytest.raises(ConfigError, match=r"state_path: .*/file is no directory: it cannot hold state\.json"):
         FileCheckpoint(tmp_path / "file" / "state.json")
+    with pytest.raises(ConfigError, match=r"the directory .*/file/deeper cannot be made: Not a directory"):
+        FileCheckpoint(tmp_path / "file" / "deeper" / "state.json")
+    with pytest.raises(ConfigError, match="the directory /proc/narwhal cannot be made: No such file"):
+        FileCheckpoint("/proc/narwhal/state.json")
 
 
 def test_a_directory_in_the_place_of_the_file_is_a_configuration_error(tmp_path):
