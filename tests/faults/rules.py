@@ -14,6 +14,7 @@ from tests.support.load import WRONG
 
 BACK_PASSES = 2 * READMIT_EVERY
 """Two probe intervals."""
+HOLDS_OF_A_PARTNER = 2
 PROBE_PASSES = 2
 """What the checks of a readmission themselves may take on a machine that does much else."""
 
@@ -101,8 +102,13 @@ def each_judged_by_itself(seen: Seen) -> Iterator[str]:
     avoided = {iid for edge in seen.avoided for iid in edge}
     if not seen.ejected <= owed <= seen.ejected | avoided:
         yield f"ejected were {sorted(seen.ejected)}, avoided {sorted(seen.avoided)}: out are {sorted(owed)}"
-    if not set(seen.out_s) <= owed | at_edges:
-        yield f"sound engines were out: {sorted(set(seen.out_s) - owed - at_edges)}"
+    sound = set(seen.out_s) - owed - at_edges
+    if sound and not any(switch.shows_at_partners for switch in seen.switches):
+        yield f"sound engines were out: {sorted(sound)}"
+    for iid in sound:
+        holds = [verdict.reason for verdict in seen.verdicts_on(iid)]
+        if len(holds) > HOLDS_OF_A_PARTNER:
+            yield f"{iid}, which is sound, was held {len(holds)} times: {holds}"
 
 
 OF_ONE: Mapping[Owed, tuple[Rule, ...]] = {

@@ -38,6 +38,8 @@ class Switch:
     lossless: bool = False
     edges: tuple[tuple[str, str], ...] = ()
     """What placement avoids, as (producer, consumer)."""
+    shows_at_partners: bool = False
+    """It is seen as failures of sound partners, who may be held until a probe has cleared them."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Of the order `edge`, whose port is known only when the engines run."""
 
@@ -98,7 +100,12 @@ PREFILL_SWITCHES = [
     Switch(
         "KV handoff malformed", PREFILL, legs(PREFILL, "handoff", variant="no_host"), reasons=("kv_handoff",)
     ),
-    Switch("KV handoff of nobody", PREFILL, legs(PREFILL, "handoff", variant="unknown_engine")),
+    Switch(
+        "KV handoff of nobody",
+        PREFILL,
+        legs(PREFILL, "handoff", variant="unknown_engine"),
+        shows_at_partners=True,
+    ),
     Switch("finish reason abort", PREFILL, legs(PREFILL, "abort")),
     Switch("one byte per packet", PREFILL, legs(PREFILL, "one_byte"), Owed.KEPT, lossless=True),
 ]

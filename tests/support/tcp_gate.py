@@ -18,6 +18,8 @@ class TcpGate:
         self._open.set()
         self._ended = False
         self._sockets: list[socket.socket] = []
+        self._guard = threading.Lock()
+        """Of the two above: what is accepted while the gate closes must be closed too."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -29,7 +31,8 @@ class TcpGate:
         self._open.set()
 
     def close(self) -> None:
-        self._ended = True
+        with self._guard:
+            self._ended = True
         self._open.set()
         for one in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
@@ -40,12 +43,26 @@ class TcpGate:
         while not self._ended:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
             except OSError:
                 continue
-            self._sockets += [near, far]
-            for source, drain in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(source, drain), daemon=True).start()
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # The target has gone: so has its client's connection.
+                near.close()
+                continue
+            if self._keeps(near, far):
+                for source, drain in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=(source, drain), daemon=True).start()
+
+    def _keeps(self, *pair: socket.socket) -> bool:
+        """Closes them where the gate has closed meanwhile."""
+        with self._guard:
+            if not self._ended:
+                self._sockets += pair
+                return True
+        for one in pair:
+            one.close()
+        return False
 
     def _pump(self, source: socket.socket, drain: socket.socket) -> None:
         with contextlib.suppress(OSError):
