@@ -89,10 +89,6 @@ class Prober:
         """A probe is under way."""
         return bool(self._beside)
 
-    def running(self, kind: ProbeKind, iid: str) -> bool:
-        """A probe of that kind is under way; not for edges."""
-        return (kind, iid, "") in self._beside
-
     def take_in(self) -> None:
         """Raises what a probe ended with if that was not the engine's doing."""
         self._beside.take_in()

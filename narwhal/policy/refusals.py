@@ -85,10 +85,6 @@ class Refusals:
         """Those that refuse now."""
         return self._refused.keys()
 
-    def refused(self, iid: str) -> int:
-        """Different requests refused in a row, `eject_after` at most."""
-        return len(self._refused.get(iid, ()))
-
     def check_invariants(self) -> None:
         """Raises InvariantViolation where more is remembered than needed."""
         for iid, refused in self._refused.items():

@@ -327,9 +327,9 @@ async def test_one_probe_of_a_kind_runs_on_an_engine_and_others_are_not_kept_wai
         assert (await made.look(ProbeKind.INFERENCE, "e2")).outcome is GOOD
         legs = made.engine(1).stats.legs
         assert (legs["health"], legs["probe"]) == (1, 1)
-        assert made.prober.running(ProbeKind.HEALTH, "e1")
+        assert made.prober.busy
         made.prober.abandon()
-        assert not made.prober.running(ProbeKind.HEALTH, "e1")
+        assert not made.prober.busy
         await until(lambda: made.engine(1).stats.aborted == 2, "the engine is let go")
         made.engine(1).faults.clear()
         assert (await made.look(ProbeKind.HEALTH, "e1")).outcome is GOOD

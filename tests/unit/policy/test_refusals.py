@@ -32,7 +32,8 @@ def test_different_requests_refused_in_a_row_make_an_engine_suspect(status: int)
 def test_the_same_request_counts_once() -> None:
     refusals = machine()
     assert {refusals.answered(answer(b"1"), NOW) for _ in range(9)} == {""}
-    assert refusals.refused("e0") == 1
+    assert refusals.answered(answer(b"2"), NOW) == ""
+    assert refusals.answered(answer(b"3"), NOW) != ""
 
 
 def test_a_2xx_between_begins_anew() -> None:
@@ -40,8 +41,8 @@ def test_a_2xx_between_begins_anew() -> None:
     refusals.answered(answer(b"1"), NOW)
     refusals.answered(answer(b"2"), NOW)
     refusals.succeeded("e0")
-    assert refusals.answered(answer(b"3"), NOW) == ""
-    assert refusals.refused("e0") == 1
+    told = [refusals.answered(answer(request), NOW) for request in (b"3", b"4", b"5")]
+    assert [bool(said) for said in told] == [False, False, True]
 
 
 def test_engines_are_judged_apart() -> None:
@@ -49,7 +50,9 @@ def test_engines_are_judged_apart() -> None:
     for iid in ("e0", "e1", "e2"):
         assert refusals.answered(answer(iid.encode(), iid=iid), NOW) == ""
     refusals.succeeded("e9")
-    assert refusals.refused("e0") == 1
+    assert refusals.engines == {"e0", "e1", "e2"}
+    refusals.succeeded("e1")
+    assert refusals.engines == {"e0", "e2"}
 
 
 def test_after_a_good_probe_clients_cannot_make_it_suspect_again_at_once() -> None:
