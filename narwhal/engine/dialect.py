@@ -16,8 +16,9 @@ import orjson
 
 from narwhal.engine.kv_transfer import CONNECTORS, Connector
 from narwhal.engine.refusal import refusal
-from narwhal.engine.whole_stream import CUT_REASONS, check_whole_stream
+from narwhal.engine.whole_stream import check_whole_stream
 from narwhal.errors import ConfigError, HandoffInvalid, StreamBroken
+from narwhal.model.decoding import CUT_FINISH
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.wire_json import decode_object, encode_json
 from narwhal.ports import Dialect, EngineReply, KvDescriptor
@@ -125,7 +126,7 @@ def _check_finish(choices: Any, iid: str) -> None:
     """An engine that is told to stop answers 200 with what it has; its blocks may be gone already."""
     for choice in choices if isinstance(choices, list) else ():
         reason = choice.get("finish_reason") if isinstance(choice, dict) else None
-        if reason in CUT_REASONS:
+        if reason in CUT_FINISH:
             raise StreamBroken(f"finish reason {reason!r}", iid=iid, kind="bad_finish")
 
 

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from narwhal.engine.feed import EventFeed
 from narwhal.engine.sse import is_event_stream
 from narwhal.errors import StreamBroken
+from narwhal.model.decoding import CUT_FINISH
 from narwhal.ports import EngineReply, EventKind, LegFlow, StreamEvent
-
-CUT_REASONS = ("abort", "error")
-"""Finish reasons of cut text (engines.md section 1); a tuple, since a reason may be anything."""
 
 
 def check_whole_stream(reply: EngineReply, iid: str) -> None:
@@ -42,7 +40,7 @@ class _Ending:
         for event in events:
             if event.kind is EventKind.ERROR:
                 raise StreamBroken("an error object in the stream", iid=self._iid, kind="error_object")
-            if event.finish_reason in CUT_REASONS:
+            if event.finish_reason in CUT_FINISH:
                 message = f"finish reason {event.finish_reason!r}"
                 raise StreamBroken(message, iid=self._iid, kind="bad_finish")
             self.finished = self.finished or event.kind is EventKind.FINISH

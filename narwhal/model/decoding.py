@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CUT_FINISH = ("abort", "error")
+"""Finish reasons of an answer that its engine broke off: HTTP is clean, the text is cut. A tuple, since a
+reason may be anything, also without a hash."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeSeen:

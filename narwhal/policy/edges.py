@@ -71,6 +71,9 @@ class Suspect:
     producer: str = ""
 
 
+_UNTOLD = "avoided by the owner before"
+
+
 class Edges:
     """Judges edges. `avoided` maps producers to the consumers that placement avoids for them; empty as a
     rule. `map` is for reading."""
@@ -305,7 +308,7 @@ class Edges:
             if edge is not None:
                 age_s = row.get("age_s")
                 since = now - age_s if type(age_s) in (int, float) and 0 <= age_s < inf else now
-                self._avoid(edge, str(row.get("reason", "")), now=since, due_at=now)
+                self._avoid(edge, str(row.get("reason") or _UNTOLD), now=since, due_at=now)
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation where the accounts of one edge contradict each other."""

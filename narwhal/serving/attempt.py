@@ -69,7 +69,7 @@ class Attempt:
         try:
             descriptor = await self._prefill.run(job.request, place)
         except EngineError as error:
-            entry.leg_failed(Leg.PREFILL, error)
+            entry.leg_failed(Leg.PREFILL, error, failure=self._witness.weigh(error))
             if not isinstance(error, StaleEpoch):
                 self._witness.failed(error, Leg.PREFILL, request=job.request, count=job.demand.count)
                 raise
@@ -105,7 +105,7 @@ class Attempt:
             entry.leg_failed(Leg.DECODE, error)
             raise
         except EngineError as error:
-            entry.leg_failed(Leg.DECODE, error)
+            entry.leg_failed(Leg.DECODE, error, failure=self._witness.weigh(error))
             if crossed and isinstance(error, EngineRefused) and error.about_the_request:
                 pulled()
             self._witness.failed(error, Leg.DECODE, request=job.request, peer=peer)

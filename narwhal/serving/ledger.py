@@ -14,6 +14,7 @@ from typing import Self
 from narwhal.clock import Clock
 from narwhal.errors import EngineError, NarwhalError
 from narwhal.model.engine import Leg
+from narwhal.model.evidence import FailureClass
 from narwhal.model.placement import Reservation
 from narwhal.model.request import InferenceRequest, Outcome, RequestRow
 from narwhal.policy.fleet import Fleet
@@ -21,6 +22,9 @@ from narwhal.policy.outcome import outcome_of
 from narwhal.policy.totals import Totals
 from narwhal.ports import Inbound, Recorder
 from narwhal.serving.decodes import OpenDecodes
+
+UNCLASSED = "none"
+"""The class of a failed leg that is held against no engine."""
 
 
 class Ledger:
@@ -116,11 +120,11 @@ class Entry:
             self._answered = True
             self._ledger.totals.finished(Outcome.SERVED)
 
-    def leg_failed(self, leg: Leg, error: NarwhalError) -> None:
-        """Notes a failed leg for the journal and gives back what the attempt held."""
+    def leg_failed(self, leg: Leg, error: NarwhalError, *, failure: FailureClass | None = None) -> None:
+        """Notes a failed leg, by the class in which it counts, and gives back what the attempt held."""
         iid = (self.row.prefill_iid if leg is Leg.PREFILL else self.row.decode_iid) or ""
-        failure = {"leg": leg.value, "iid": iid, "class": type(error).__name__, "error": str(error)}
-        self.row.attempt_failures.append(failure)
+        told = {"leg": leg.value, "iid": iid, "class": failure or UNCLASSED}
+        self.row.attempt_failures.append({**told, "kind": type(error).__name__, "error": str(error)})
         self._release_all()
 
     def __enter__(self) -> Self:

@@ -13,10 +13,8 @@ from typing import Any
 
 from narwhal.clock import Clock
 from narwhal.errors import StreamBroken
+from narwhal.model.decoding import CUT_FINISH
 from narwhal.ports import ClientStream, EventKind, LegFlow, StreamEvent
-
-BAD_FINISH = frozenset(("abort", "error"))
-"""Finish reasons that mean cut text (engines.md section 1, *seen* at an engine's SIGTERM)."""
 
 
 class LegTally:
@@ -85,7 +83,7 @@ class LegTally:
                 self.on_first()
 
     def _finish(self, reason: str | None) -> StreamBroken | None:
-        if reason in BAD_FINISH:
+        if reason in CUT_FINISH:
             return StreamBroken(f"finish reason {reason!r}", kind="bad_finish")
         self._output()
         self.finish_reason = reason

@@ -50,7 +50,7 @@ class Witness:
 
         `count`: what the request's token count was said to have met.
         """
-        failure = self._failure(error)
+        failure = self.weigh(error)
         if failure is None:
             self._answered(error, leg, request=request)
             return
@@ -78,7 +78,7 @@ class Witness:
         """
         if not isinstance(error, EngineTimeout) and not _no_connection(error):
             return None
-        failure = self._failure(error)
+        failure = self.weigh(error)
         if failure is None:
             return None
         digest = request.digest() if may_be_the_requests(error, failure) else b""
@@ -86,7 +86,8 @@ class Witness:
         self._sink.report(told)
         return told
 
-    def _failure(self, error: EngineError) -> FailureClass | None:
+    def weigh(self, error: EngineError) -> FailureClass | None:
+        """The class in which it counts against its engine; None: in none."""
         excuse(error, self._stood_still_s)
         return classify(error)
 

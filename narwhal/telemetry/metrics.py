@@ -47,7 +47,7 @@ class RouterMetrics(Collector):
         )
         self._detected = Tally(
             "narwhal_verdicts_detected",
-            "Holds, ejections and readmissions called for, by engine.",
+            "Verdicts called for by engine and event kind, their ends too.",
             labels=("iid", "kind"),
         )
         self._enforced = Tally(
@@ -134,7 +134,7 @@ class RequestSeries:
             "narwhal_engine_requests", "Finished requests by engine and leg.", labels=("iid", "leg")
         )
         self._failures = Tally(
-            "narwhal_leg_failures", "Failed legs by engine and error.", labels=("iid", "leg", "class")
+            "narwhal_leg_failures", "Failed legs by engine and failure class.", labels=("iid", "leg", "class")
         )
         self._crossed = Tally(
             "narwhal_crossed_requests", "Requests whose KV went from one engine to another."

@@ -104,7 +104,7 @@ async def test_an_engine_that_is_gone_is_got_round():
         order(stands[2], "refuse")
         response = await rig.http.post(COMPLETIONS, json=PROMPT)
     assert response.status_code == 200
-    assert rig.last.attempt_failures[0]["class"] == "EngineUnreachable"
+    assert rig.last.attempt_failures[0]["class"] == "connection"
 
 
 async def test_a_whole_answer_that_breaks_off_late_is_still_before_visible_output():
@@ -252,7 +252,9 @@ async def test_a_handoff_that_grew_too_old_is_followed_by_a_fresh_prefill():
         assert (await asked).status_code == 200
         await until_settled(rig, stands)
         assert (dispatched(stands, "prefill"), dispatched(stands, "decode")) == ([2, 0], [0, 1])
-    assert [failure["class"] for failure in rig.last.attempt_failures] == ["HandoffExpired"]
+    assert [(failure["class"], failure["kind"]) for failure in rig.last.attempt_failures] == [
+        ("none", "HandoffExpired")
+    ]
     assert rig.heard.of(LegFailed) == [], "nobody's fault"
 
 

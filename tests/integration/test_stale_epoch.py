@@ -74,7 +74,7 @@ async def test_the_request_that_meets_it_is_told_standby_and_the_ownership_is_ov
         knows(producer, 9)
         assert_standby(await rig.http.post("/v1/completions", json=PROMPT))
         assert gate.told == [("e0", 9)]
-        assert rig.last.attempt_failures[0]["class"] == "StaleEpoch"
+        assert rig.last.attempt_failures[0]["kind"] == "StaleEpoch"
         assert_standby(await rig.http.post("/v1/completions", json=PROMPT))
         assert (rig.totals.own.served, rig.totals.own.rejected, rig.totals.own.failed) == (1, 2, 0)
         assert producer.engine.stats.legs["prefill"] == 1

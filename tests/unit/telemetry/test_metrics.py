@@ -18,7 +18,7 @@ from narwhal.telemetry.metrics import RouterMetrics
 from tests.support.rows import finished_row
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
-FAILURE = {"leg": "prefill", "iid": "e2", "class": "EngineTimeout", "error": "http://10.0.0.9 said 'secret'"}
+FAILURE = {"leg": "prefill", "iid": "e2", "class": "timeout", "error": "http://10.0.0.9 said 'secret'"}
 
 
 def sample(**changes: Any) -> GaugeSample:
@@ -134,7 +134,7 @@ def test_tokens_legs_and_failures_are_told_by_engine_without_their_texts() -> No
     assert values['narwhal_tokens_total{kind="input"}'] == 128
     assert values['narwhal_tokens_total{kind="output"}'] == 32
     assert values['narwhal_engine_requests_total{iid="e1",leg="decode"}'] == 1
-    assert values['narwhal_leg_failures_total{class="EngineTimeout",iid="e2",leg="prefill"}'] == 1
+    assert values['narwhal_leg_failures_total{class="timeout",iid="e2",leg="prefill"}'] == 1
     text = metrics.render().decode()
     assert not any(word in text for word in ("secret", "10.0.0.9", "client-7", "r1-p"))
 
