@@ -122,8 +122,8 @@ class EngineUnreachable(EngineError):
 class EngineTimeout(EngineError):
     """Connect or read timeout, prefill deadline, first-token deadline, silence mid-stream.
 
-    `kind` is one of connect, read, prefill, first_token, silence; `limit_s` the seconds that were given.
-    `ours`: our own loop stood still for a good part of them, so that the engine is not to blame.
+    `kind` is one of connect, read, prefill, first_token, silence; `limit_s` the seconds that were given, in
+    which our own loop ran.
     """
 
     timed_out = True
@@ -132,7 +132,6 @@ class EngineTimeout(EngineError):
         super().__init__(message, iid=iid)
         self.kind = kind
         self.limit_s = limit_s
-        self.ours = False
 
 
 class EngineRefused(EngineError):

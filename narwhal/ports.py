@@ -101,7 +101,8 @@ class EngineCall:
 
     `rid` becomes `x-request-id`, `leg` `x-narwhal-leg`; the client adds the bearer, `x-narwhal-epoch`
     and content headers. Seconds: `connect_s` and `pool_s` bound getting a connection, `total_s` the
-    whole exchange (None: the caller watches the stream itself). `permit` is called right before the
+    whole exchange (None: the caller watches the stream itself); `spare_s` is by how much more a standstill of
+    our own may prolong it. `permit` is called right before the
     head leaves, with no `await` between; what it raises ends the call and nothing has been sent. Waiting
     for a seat or a connection can outlast a lease or a KV handoff, so the last look belongs there.
     """
@@ -117,6 +118,7 @@ class EngineCall:
     pool_s: float = 5.0
     total_s: float | None = None
     permit: Callable[[], None] | None = None
+    spare_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from narwhal.engine.patience import patience
 from narwhal.engine.pool import IdleConnections, Seats
 from narwhal.engine.stream import DecodeLeg
 from narwhal.engine.target import Stamp, Target, trusted_roots
-from narwhal.engine.wheel import Wheel
+from narwhal.engine.wheel import StoodStill, Wheel
 from narwhal.errors import EngineTimeout, EngineUnreachable
 from narwhal.model.engine import EngineSpec
 from narwhal.model.monitoring import PoolView
@@ -58,6 +58,10 @@ class LeanClient:
         self._idle = IdleConnections(loop)
         self._wheel = Wheel(loop)
         self._open: set[Connection] = set()
+
+    def allow_for(self, stood_still_s: StoodStill) -> None:
+        """Time limits of calls end later by what our own loop missed of them."""
+        self._wheel.stood_still_s = stood_still_s
 
     def pool(self) -> PoolView:
         return PoolView(limit=self._seats.size, busy=self._seats.taken, waiting=self._seats.waiting)
@@ -158,9 +162,11 @@ class LeanClient:
             self._idle.drop_oldest()
         call, due = exchange.call, exchange.total_due
         target = self._targets[call.iid]
-        limit_s = call.connect_s if due is None else min(call.connect_s, due - self._loop.time())
+        left_s = inf if due is None else due - self._loop.time()
+        limit_s = min(call.connect_s, left_s)
+        spare_s = left_s + call.spare_s - limit_s
         try:
-            async with patience(limit_s):
+            async with patience(limit_s, stood_still_s=self._wheel.stood_still_s, spare_s=spare_s):
                 _, connection = await self._loop.create_connection(
                     lambda: Connection(call.iid, self._lost), target.host, target.port, ssl=target.tls
                 )

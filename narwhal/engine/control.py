@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from math import inf
 
 from narwhal.engine.client import ClientSettings, LeanClient, no_epoch
 from narwhal.engine.pool import Seats
 from narwhal.engine.refusal import raise_if_stale
 from narwhal.engine.target import Stamp
+from narwhal.engine.wheel import StoodStill
 from narwhal.model.engine import EngineSpec, Leg
 from narwhal.model.monitoring import PoolView
 from narwhal.ports import EngineCall, EngineReply
@@ -40,7 +42,12 @@ class LeanControl:
         self._connect_s = connect_timeout_s
         # Seats of our own before the client's: a wait for one of them must not shorten the engine's time.
         self._seats = Seats(connections, asyncio.get_running_loop())
-        self._client = LeanClient(engines, ClientSettings(connections, _ANSWER_LIMIT, api_key), stamp=stamp)
+        settings = ClientSettings(connections, _ANSWER_LIMIT, api_key)
+        self._client = LeanClient(engines, settings, stamp=stamp)
+
+    def allow_for(self, stood_still_s: StoodStill) -> None:
+        """As LeanClient's."""
+        self._client.allow_for(stood_still_s)
 
     async def get(self, iid: str, path: str, *, timeout_s: float) -> EngineReply:
         return await self._ask(iid, f"GET {path}", body=b"", timeout_s=timeout_s)
@@ -63,6 +70,7 @@ class LeanControl:
                 connect_s=min(self._connect_s, timeout_s),
                 pool_s=timeout_s,
                 total_s=timeout_s,
+                spare_s=inf,
             )
             reply = await self._client.fetch(call)
         finally:

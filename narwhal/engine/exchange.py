@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Generic, Self, TypeVar
 
+from narwhal.engine.wheel import StoodStill, prolonged
 from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, StreamBroken
 from narwhal.ports import EngineCall, EngineReply
 
@@ -119,11 +120,15 @@ class Exchange(Generic[Result]):
         """Loop time of the nearest deadline, None without one."""
         return self.total_due
 
-    def look(self, now: float) -> float | None:
+    def look(self, now: float, stood_still_s: StoodStill) -> float | None:
+        """A limit that our own standstills prolong is looked at in each turn of the wheel until it is up."""
         if self.done.done():
             return None
         if self.total_due is not None and now >= self.total_due:
-            limit_s = self.call.total_s or 0.0
+            limit_s, last = self.call.total_s or 0.0, self.total_due + self.call.spare_s
+            due = prolonged(self.total_due, limit_s, now=now, stood_still_s=stood_still_s)
+            if now < min(due, last):
+                return self.next_due()
             self.fail(EngineTimeout(f"no whole answer in {limit_s} s", iid=self.call.iid, limit_s=limit_s))
             return None
         return self.next_due()

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from types import TracebackType
 
-from narwhal.engine.wheel import LATE_S, TICK_S
+from narwhal.engine.wheel import LATE_S, TICK_S, StoodStill, never, prolonged
 
 
 class patience:
     """`async with patience(seconds)`: as `asyncio.timeout`, raising TimeoutError at the end of the block.
 
     When the loop stood still at the end of the time, what happened meanwhile has not been taken in yet: it
-    is first, and the block goes on if that was what it waited for.
+    is first, and the block goes on if that was what it waited for. It ends later by what the loop missed,
+    `spare_s` at most.
     """
 
-    __slots__ = ("_due", "_loop", "_put_off", "_scope", "_timer")
+    __slots__ = ("_due", "_last", "_loop", "_put_off", "_scope", "_seconds", "_stood_still_s", "_timer")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, stood_still_s: StoodStill = never, spare_s: float = inf) -> None:
         self._loop = asyncio.get_running_loop()
         self._scope = asyncio.timeout(None)
+        self._seconds = seconds
+        self._stood_still_s = stood_still_s
         self._due = self._loop.time() + seconds
+        self._last = self._due + spare_s
         self._put_off = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -40,7 +45,9 @@ class patience:
 
     def _end(self) -> None:
         now = self._loop.time()
-        if not self._put_off and now - self._due > LATE_S:
+        late = not self._put_off and now - self._due > LATE_S
+        due = prolonged(self._due, self._seconds, now=now, stood_still_s=self._stood_still_s)
+        if late or now < min(due, self._last):
             self._put_off = True
             self._timer = self._loop.call_later(TICK_S, self._end)
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Self
 
@@ -16,6 +17,7 @@ from narwhal.engine.progress import silent_s
 from narwhal.engine.refusal import refusal
 from narwhal.engine.sse import is_event_stream
 from narwhal.engine.verbatim import Verbatim
+from narwhal.engine.wheel import StoodStill, prolonged
 from narwhal.errors import EngineError, EngineTimeout, StreamBroken
 from narwhal.ports import EngineReply, StreamCall, StreamSink
 
@@ -156,14 +158,16 @@ class DecodeLeg(Exchange[None]):
                 dues.append(self.last_read_at + self._silence_s)
         return min(dues, default=None)
 
-    def look(self, now: float) -> float | None:
+    def look(self, now: float, stood_still_s: StoodStill) -> float | None:
         self._note_passed(now)
+        first_s, silence_s = self._first_output_s, self._silence_s
         if not self.done.done():
-            if not self._feed.output_seen and now >= self._first_due:
-                self._time_out("first_token", "no first token in time", limit_s=self._first_output_s)
-            elif self._listening and now >= self.last_read_at + self._silence_s:
-                self._time_out("silence", f"no data for {self._silence_s} s", limit_s=self._silence_s)
-        return super().look(now)
+            up = partial(prolonged, now=now, stood_still_s=stood_still_s)
+            if not self._feed.output_seen and now >= up(self._first_due, first_s):
+                self._time_out("first_token", "no first token in time", limit_s=first_s)
+            elif self._listening and now >= up(self.last_read_at + silence_s, silence_s):
+                self._time_out("silence", f"no data for {silence_s} s", limit_s=silence_s)
+        return super().look(now, stood_still_s)
 
     def quiet_s(self, now: float) -> float:
         """Where the kernel does not tell: as of the last look, up to the time between two looks too short."""

@@ -6,12 +6,14 @@ visits things that are not due. Precision is one tick, late, never early. The ti
 bucket there is: ticks without one wake nobody.
 
 When the loop itself stood still, what came meanwhile lies unread in the sockets, and timers run before they
-are read: a turn that is late looks at nothing and comes again a tick later, after the sockets.
+are read: a turn that is late looks at nothing and comes again a tick later, after the sockets. What the loop
+missed of a time limit is added to it (`prolonged`): an engine has its whole time, and no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 TICK_S = 0.05
@@ -19,22 +21,39 @@ LATE_S = 0.1
 """A timer that fires later than this was held up by our own loop."""
 
 
+StoodStill = Callable[[float], float]
+"""Seconds that our own loop did not run, of the last so many."""
+
+
+def never(within_s: float) -> float:
+    """Of a loop that always ran."""
+    return 0.0
+
+
+def prolonged(due: float, limit_s: float, *, now: float, stood_still_s: StoodStill) -> float:
+    """When a limit of so many seconds is up that a running loop would have seen up at `due`; it is asked
+    only once that has come."""
+    return due if now < due else due + stood_still_s(now - due + limit_s)
+
+
 class Watched(Protocol):
     """`bucket` belongs to the wheel: None while not watched."""
 
     bucket: int | None
 
-    def look(self, now: float) -> float | None:
+    def look(self, now: float, stood_still_s: StoodStill) -> float | None:
         """Called when due (`now` on the loop's clock): the next time to look, None for never again."""
 
 
 class Wheel:
-    """All deadlines of one event loop. The timer runs only while something is watched."""
+    """All deadlines of one event loop. The timer runs only while something is watched. `stood_still_s` is for
+    whoever is asked."""
 
-    __slots__ = ("_armed", "_buckets", "_loop", "_put_off", "_tick", "_tick_s", "_timer")
+    __slots__ = ("_armed", "_buckets", "_loop", "_put_off", "_tick", "_tick_s", "_timer", "stood_still_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tick_s: float = TICK_S) -> None:
         self._loop = loop
+        self.stood_still_s: StoodStill = never
         self._tick_s = tick_s
         self._tick = 0
         self._buckets: dict[int, set[Watched]] = {}
@@ -106,6 +125,6 @@ class Wheel:
         for what in bucket:
             what.bucket = None
         for what in bucket:
-            due = what.look(now)
+            due = what.look(now, self.stood_still_s)
             if due is not None:
                 self.watch(what, due)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import orjson
 
-from narwhal.errors import EngineError, EngineRefused, EngineTimeout, PoolExhausted, StaleEpoch
+from narwhal.errors import EngineError, EngineRefused, PoolExhausted, StaleEpoch
 from narwhal.model.evidence import ProbeOutcome
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.settings import EngineSettings
-from narwhal.policy.faults import BACK_PRESSURE, excuse
+from narwhal.policy.faults import BACK_PRESSURE
 from narwhal.ports import ControlClient, ControlGate, Dialect, EngineReply, KvDescriptor
 
 HEALTH_PATH = "/health"
@@ -30,8 +30,6 @@ _LOWEST_ID, _IDS = 20, 200
 """Token IDs are 20 to 219: every vocabulary has them."""
 
 Reply = TypeVar("Reply")
-StoodStill = Callable[[float], float]
-"""Seconds that our own loop did not run, of the last so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +59,7 @@ class ProbeLegs:
         *,
         gate: ControlGate,
         probed: Probed,
-        stood_still_s: StoodStill,
     ) -> None:
-        self._stood_still_s = stood_still_s
         self._control = control
         self._dialect = dialect
         self._gate = gate
@@ -123,12 +119,11 @@ class ProbeLegs:
         )
 
     async def told(self, iid: str, call: Awaitable[Reply]) -> Reply:
-        """What a call about that engine gave; its error excused where our own loop stood still."""
+        """What a call about that engine gave."""
         try:
             return await call
         except EngineError as error:
             error.iid = iid
-            excuse(error, self._stood_still_s)
             if isinstance(error, StaleEpoch):
                 self._gate.overruled(iid, error.epoch)
             raise
@@ -153,8 +148,8 @@ def own_request(model: str, *, tokens: int) -> InferenceRequest:
 
 
 def is_ours(error: EngineError) -> bool:
-    """It tells nothing of the engine: our own pool, our own epoch, our own loop that stood still."""
-    return isinstance(error, PoolExhausted | StaleEpoch) or (isinstance(error, EngineTimeout) and error.ours)
+    """It tells nothing of the engine: our own pool, our own epoch."""
+    return isinstance(error, PoolExhausted | StaleEpoch)
 
 
 def is_busy(error: EngineError) -> bool:

@@ -12,8 +12,7 @@
 
 The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure,
 which an edge probe tells as a bad inference probe of it. A consumer that is busy (408, 429) tells nothing.
-Ours: our loop stood still, the control pool had no connection, the probe was cancelled, the engine knows a
-higher epoch.
+Ours: the control pool had no connection, the probe was cancelled, the engine knows a higher epoch.
 At most one probe of a kind runs on an engine; one more that is wanted meanwhile is not begun.
 """
 

@@ -8,13 +8,12 @@
 | status 408, 429 | overload |
 | any other 5xx, an error object inside a 200 | inference_status |
 | prefill answered 200 without a usable KV handoff | kv_handoff |
-| a timeout of which our own loop missed more than a tenth | none |
 | our own pool, any other status (an answer), an answer over our own limit, what was judged before | none |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from narwhal.errors import (
     EngineError,
@@ -43,17 +42,6 @@ _BROKEN: Mapping[str, FailureClass | None] = {
 BACK_PRESSURE = frozenset((408, 429))
 """Statuses with which an engine asks for relief."""
 
-OUR_SHARE = 0.1
-"""Of a timeout's length: if our loop stood still for more of it, the engine's bytes may have lain unread, or
-ours unsent."""
-
-
-def excuse(error: EngineError, stood_still_s: Callable[[float], float]) -> None:
-    """Notes on a timeout that it is ours. `stood_still_s(within_s)`: seconds that the loop did not run, of
-    the last `within_s`."""
-    if isinstance(error, EngineTimeout):
-        error.ours = stood_still_s(error.limit_s) > OUR_SHARE * error.limit_s
-
 
 def way_of(error: EngineError, failure: FailureClass) -> str:
     """How the leg failed, for comparison across engines: class and status, or class and kind."""
@@ -79,7 +67,7 @@ def classify(error: EngineError) -> FailureClass | None:
         case EngineUnreachable():
             return FailureClass.CONNECTION
         case EngineTimeout():
-            return None if error.ours else _TIMEOUTS[error.kind]
+            return _TIMEOUTS[error.kind]
         case StreamBroken():
             return _BROKEN[error.kind]
         case HandoffInvalid():

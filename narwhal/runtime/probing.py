@@ -10,6 +10,7 @@ from narwhal.clock import Clock
 from narwhal.engine.attestation import EngineIdentities, sidecar_control
 from narwhal.engine.control import LeanControl
 from narwhal.engine.dialect import make_dialect
+from narwhal.engine.wheel import StoodStill
 from narwhal.model.effect import ProbeKind
 from narwhal.model.settings import FleetConfig
 from narwhal.monitor.group import CohortLook, Group
@@ -17,7 +18,7 @@ from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.maintenance import Maintenance
-from narwhal.monitor.probe_legs import Probed, ProbeLegs, StoodStill
+from narwhal.monitor.probe_legs import Probed, ProbeLegs
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.readmission import ReadmissionStage
 from narwhal.monitor.readmissions import Looking, Ownership
@@ -53,13 +54,14 @@ class Probing:
         self._config = config
         self._parts = parts
         sidecars = sidecar_control(config.engines, config.engine)
+        for pool in (parts.control, sidecars):
+            pool.allow_for(parts.stood_still_s)
         self._identities = EngineIdentities(config.engines, parts.control, sidecars=sidecars)
         legs = ProbeLegs(
             parts.control,
             make_dialect(config.engine.dialect, config.engine.connector),
             gate=parts.gate,
             probed=Probed.by(config.engine, model=config.model),
-            stood_still_s=parts.stood_still_s,
         )
         looks = _identity_looks(config, self._identities, legs=legs)
         attestation = NO_ATTESTATION if looks is None else attested(looks)

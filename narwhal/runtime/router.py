@@ -102,6 +102,7 @@ class Router:
             stages=STAGES,
         )
         self.control = self._made_control()
+        self.lag = LoopLag(lambda: self.ledger.inflight > 0)
         self.client = LeanClient(
             config.engines,
             ClientSettings(
@@ -109,6 +110,7 @@ class Router:
             ),
             stamp=self.control.leg_stamp,
         )
+        self.client.allow_for(self.lag.stood_still_s)
         self.probes = LeanControl(
             config.engines,
             connections=config.engine.control_connections,
@@ -125,7 +127,6 @@ class Router:
         )
         self.admission = Admission(config.serving, max_concurrent=options.max_concurrent)
         self.ledger = Ledger(fleet=self.fleet, totals=self.totals, recorder=setting.recorder, clock=clock)
-        self.lag = LoopLag(lambda: self.ledger.inflight > 0)
         self.probing = self._made_probing()
         self.maintenance = self.probing.maintenance(self.control.publisher)
         self.control.when_restoring(self._when_restoring)
@@ -240,7 +241,7 @@ class Router:
         config, clock = self._setting.config, self._setting.clock
         dialect = make_dialect(config.engine.dialect, config.engine.connector)
         access = EngineAccess(self.client, dialect, clock, config.engine)
-        witness = Witness(self.judge, stood_still_s=self.lag.stood_still_s)
+        witness = Witness(self.judge)
         return Handler(
             self.ledger,
             doors=self.doors,

@@ -9,6 +9,7 @@ from narwhal.errors import EngineError, EngineRefused, HandoffExpired, NoEngine,
 from narwhal.model.engine import Leg
 from narwhal.model.placement import Reservation
 from narwhal.model.settings import ServingSettings
+from narwhal.policy.faults import classify
 from narwhal.policy.fleet import Fleet
 from narwhal.ports import KvDescriptor
 from narwhal.serving.control import ControlCheck
@@ -69,7 +70,7 @@ class Attempt:
         try:
             descriptor = await self._prefill.run(job.request, place)
         except EngineError as error:
-            entry.leg_failed(Leg.PREFILL, error, failure=self._witness.weigh(error))
+            entry.leg_failed(Leg.PREFILL, error, failure=classify(error))
             if not isinstance(error, StaleEpoch):
                 self._witness.failed(error, Leg.PREFILL, request=job.request, count=job.demand.count)
                 raise
@@ -105,7 +106,7 @@ class Attempt:
             entry.leg_failed(Leg.DECODE, error)
             raise
         except EngineError as error:
-            entry.leg_failed(Leg.DECODE, error, failure=self._witness.weigh(error))
+            entry.leg_failed(Leg.DECODE, error, failure=classify(error))
             if crossed and isinstance(error, EngineRefused) and error.about_the_request:
                 pulled()
             self._witness.failed(error, Leg.DECODE, request=job.request, peer=peer)

@@ -24,8 +24,10 @@ class PrefillLeg:
         """
         access = self._access
         ask = Ask(Leg.PREFILL, request.api, access.dialect.prefill_body(request))
-        limit_s = place.deadline.within_s(self._timeout_s, access.clock.now())
+        left_s = place.deadline.remaining_s(access.clock.now())
+        limit_s = min(self._timeout_s, left_s)
         call = engine_call(access, request, place=place, ask=ask, limit_s=limit_s)
+        call.spare_s = left_s - limit_s
         try:
             return access.dialect.read_prefill(await access.client.fetch(call), place.iid)
         except EngineError as error:

@@ -48,13 +48,15 @@ class Sizer:
         if iid is None:
             return None
         place = Place(iid, new_engine_rid(), deadline)
+        left_s = deadline.remaining_s(now)
         call = engine_call(
             access,
             request,
             place=place,
             ask=Ask(Leg.PREFILL, TOKENIZE, access.dialect.tokenize_body(request)),
-            limit_s=deadline.within_s(access.settings.tokenize_timeout_s, now),
+            limit_s=min(access.settings.tokenize_timeout_s, left_s),
         )
+        call.spare_s = left_s - min(access.settings.tokenize_timeout_s, left_s)
         try:
             return access.dialect.read_tokenize(await access.client.fetch(call), iid)
         except EngineError as error:

@@ -1,13 +1,11 @@
 """What legs and token counts showed of their engines, said once each (failures.md sections 2 and 9).
 
 A leg that ended well is said in one call. Never said: our own full pool, the request's own deadline, a
-client that left, a 409 `stale_epoch`, an answer over our own limit; and a timeout in a time of which our own
-loop stood still for a good part, since the engine's bytes may have lain there unread.
+client that left, a 409 `stale_epoch`, an answer over our own limit. A timeout is the engine's: what our own
+loop missed of its time was added to it (`engine/wheel.py`).
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from narwhal.errors import (
     EngineError,
@@ -18,20 +16,19 @@ from narwhal.errors import (
     SuspectedPoison,
 )
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import CountFailed, FailureClass, LegAnswered, LegFailed, LegSucceeded
+from narwhal.model.evidence import CountFailed, LegAnswered, LegFailed, LegSucceeded
 from narwhal.model.request import InferenceRequest
-from narwhal.policy.faults import classify, excuse, may_be_the_requests, way_of
+from narwhal.policy.faults import classify, may_be_the_requests, way_of
 from narwhal.ports import EvidenceSink
 
 _BAD_GATEWAY = 502
 
 
 class Witness:
-    """`stood_still_s(within_s)`: seconds that our own loop did not run, of the last `within_s`."""
+    """Says to `sink`."""
 
-    def __init__(self, sink: EvidenceSink, *, stood_still_s: Callable[[float], float]) -> None:
+    def __init__(self, sink: EvidenceSink) -> None:
         self._sink = sink
-        self._stood_still_s = stood_still_s
 
     def succeeded(self, iid: str, leg: Leg, *, peer: str = "", remote_engine_id: str = "") -> None:
         """A prefill whose KV handoff was extracted, or a decode that reached its clean end."""
@@ -50,7 +47,7 @@ class Witness:
 
         `count`: what the request's token count was said to have met.
         """
-        failure = self.weigh(error)
+        failure = classify(error)
         if failure is None:
             self._answered(error, leg, request=request)
             return
@@ -78,18 +75,13 @@ class Witness:
         """
         if not isinstance(error, EngineTimeout) and not _no_connection(error):
             return None
-        failure = self.weigh(error)
+        failure = classify(error)
         if failure is None:
             return None
         digest = request.digest() if may_be_the_requests(error, failure) else b""
         told = CountFailed(error.iid, failure, f"token count: {error}", digest)
         self._sink.report(told)
         return told
-
-    def weigh(self, error: EngineError) -> FailureClass | None:
-        """The class in which it counts against its engine; None: in none."""
-        excuse(error, self._stood_still_s)
-        return classify(error)
 
     def _answered(self, error: EngineError, leg: Leg, *, request: InferenceRequest) -> None:
         if isinstance(error, EngineRefused) and not isinstance(error, StaleEpoch):

@@ -228,14 +228,30 @@ async def test_our_own_full_pool_is_no_evidence():
         await until_settled(rig, stands)
 
 
-async def test_a_timeout_while_our_loop_stood_still_blames_nobody():
+@pytest.mark.parametrize(
+    ("fault", "leg", "way"),
+    [("hang", "prefill", "timeout:read"), ("silent_first_token", "decode", "stream:first_token")],
+)
+async def test_an_engine_has_what_our_loop_missed_on_top_and_is_blamed_after_that(fault, leg, way):
     limits = engine_settings(tokenize=False, first_token_timeout_s=0.3)
-    options = RouterOptions(stood_still_s=lambda within_s: 0.2)
-    async with fleet(engine=limits, options=options) as (rig, stands):
-        order(stands[1], "silent_first_token", leg="decode", count=1)
-        response = await rig.http.post(COMPLETIONS, json=PROMPT)
-        assert response.status_code == 504
-        assert [type(one) for one in rig.heard.evidence] == [LegSucceeded]
+    options = RouterOptions(stood_still_s=lambda within_s: 0.4)
+    serving = serving_settings(prefill_timeout_s=0.3)
+    async with fleet(engine=limits, serving=serving, options=options) as (rig, stands):
+        order(stands[0 if leg == "prefill" else 1], fault, leg=leg, count=1)
+        began = time.monotonic()
+        assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 504
+        assert time.monotonic() - began >= 0.7
+        assert [one.way for one in rig.heard.of(LegFailed)] == [way]
+
+
+async def test_but_the_requests_own_deadline_is_not_put_off():
+    options = RouterOptions(stood_still_s=lambda within_s: 3600.0)
+    serving = serving_settings(request_timeout_s=0.5, prefill_timeout_s=0.5)
+    async with fleet(engine=CHEAP, serving=serving, options=options) as (rig, stands):
+        order(stands[0], "hang", leg="prefill")
+        async with asyncio.timeout(30.0):
+            assert (await rig.http.post(COMPLETIONS, json=PROMPT)).status_code == 504
+        assert rig.heard.evidence == []
 
 
 def test_an_answer_that_came_while_our_loop_stood_still_is_taken() -> None:

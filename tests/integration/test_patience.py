@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from math import inf
 
 import pytest
 import uvloop
@@ -75,3 +77,15 @@ def test_a_cancellation_passes() -> None:
             await task
 
     uvloop.run(main())
+
+
+@pytest.mark.parametrize(("spare_s", "least_s"), [(inf, 0.25), (0.1, 0.15)])
+def test_it_lasts_longer_by_what_the_loop_missed(spare_s: float, least_s: float) -> None:
+    async def main() -> float:
+        began = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with patience(0.05, stood_still_s=lambda within_s: 0.2, spare_s=spare_s):
+                await asyncio.Event().wait()
+        return time.monotonic() - began
+
+    assert uvloop.run(main()) >= least_s

@@ -20,7 +20,6 @@ from narwhal.model.evidence import (
     ProbeOutcome,
     Validated,
 )
-from narwhal.monitor.probe_legs import StoodStill
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import NO_ATTESTATION, NO_MAINTENANCE, Validation, readmission_steps
 from narwhal.policy.readmission import ORDER, TransferPeers
@@ -30,7 +29,7 @@ from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
 from tests.support.engines import engines_here
 from tests.support.evidence import Heard
-from tests.support.looking import legs_of, never
+from tests.support.looking import legs_of
 from tests.support.scripted import until
 from tests.support.serving import specs
 
@@ -91,15 +90,13 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(
-    count: int = 3, *, connections: int = 16, budget_s: float = 5.0, stood_still_s: StoodStill = never
-) -> AsyncIterator[Rig]:
+async def rig(count: int = 3, *, connections: int = 16, budget_s: float = 5.0) -> AsyncIterator[Rig]:
     """Engines e0, e1, e2... Which of them transfer with a validated one, `peers` says."""
     async with engines_here(count) as stands:
         engines = specs(stands, roles="p" + "d" * (count - 1))
         gate, heard = Gate(), Heard()
         control = LeanControl(engines, connections=connections, connect_timeout_s=1.0, stamp=lambda: "demo/5")
-        legs = legs_of(control, gate, budget_s=budget_s, stood_still_s=stood_still_s)
+        legs = legs_of(control, gate, budget_s=budget_s)
         steps = readmission_steps(
             legs,
             model="simulated",
@@ -235,17 +232,6 @@ async def test_a_suspect_producer_is_judged_by_who_pulls_from_it():
         assert (await probe()).outcome is INCONCLUSIVE, "the consumer is ill by itself"
         made.order(0, "status", status=500)
         assert (await probe()).outcome is BAD, "its own leg fails already"
-
-
-async def test_a_timeout_while_our_own_loop_stood_still_says_nothing():
-    async with rig(budget_s=BUDGET_S, stood_still_s=lambda within_s: within_s / 2) as made:
-        made.order(1, "hang")
-        for kind in (ProbeKind.HEALTH, ProbeKind.INFERENCE):
-            assert (await made.look(kind, "e1")).outcome is INCONCLUSIVE
-        assert not (await made.look(ProbeKind.READMISSION, "e1")).conclusive
-        made.engine(1).faults.clear()
-        made.order(1, "status", status=500)
-        assert (await made.look(ProbeKind.INFERENCE, "e1")).outcome is BAD, "an answer is an answer"
 
 
 async def test_a_higher_epoch_is_the_gates_to_hear_and_no_evidence():

@@ -15,6 +15,7 @@ from typing import Any
 from narwhal.cluster.local import LocalGate
 from narwhal.engine.client import ClientSettings, LeanClient
 from narwhal.engine.control import LeanControl
+from narwhal.engine.wheel import never
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, LegFailed
 from narwhal.monitor.judge import Judge
@@ -27,7 +28,6 @@ from narwhal.sim.rack import Stand
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.engines import engines_here
-from tests.support.looking import never
 from tests.support.scripted import until
 from tests.support.serving import specs
 from tests.support.settings import engine_settings, fleet_config, handoff_document, recovery_settings

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from narwhal.engine.dialect import make_dialect
-from narwhal.monitor.probe_legs import Probed, ProbeLegs, StoodStill
+from narwhal.monitor.probe_legs import Probed, ProbeLegs
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import Validation
 from narwhal.ports import ControlClient, ControlGate, EvidenceSink
 
 
-def never(within_s: float) -> float:
-    """A loop that always runs."""
-    return 0.0
-
-
-def legs_of(
-    control: ControlClient, gate: ControlGate, *, budget_s: float, stood_still_s: StoodStill = never
-) -> ProbeLegs:
+def legs_of(control: ControlClient, gate: ControlGate, *, budget_s: float) -> ProbeLegs:
     """Of the model `simulated`; `budget_s` bounds a health check and a leg."""
     probed = Probed("simulated", budget_s, budget_s)
     dialect = make_dialect("vllm", "nixl")
-    return ProbeLegs(control, dialect, gate=gate, probed=probed, stood_still_s=stood_still_s)
+    return ProbeLegs(control, dialect, gate=gate, probed=probed)
 
 
 def prober_of(legs: ProbeLegs, sink: EvidenceSink) -> Prober:

@@ -114,6 +114,7 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
         ClientSettings(config.serving.max_connections, config.serving.max_response_bytes),
         stamp=lambda: options.stamp,
     )
+    client.allow_for(options.stood_still_s)
     access = EngineAccess(
         client, make_dialect(config.engine.dialect, config.engine.connector), clock, config.engine
     )
@@ -122,7 +123,7 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
     judge = Judge(fleet, gate=gate, recorder=recorder, metrics=RouterMetrics(), clock=clock)
     heard = Heard(judge if options.judged else None)
     control = ControlCheck(gate, clock)
-    witness = Witness(heard, stood_still_s=options.stood_still_s)
+    witness = Witness(heard)
     doors = Doors(Admission(config.serving), control=control, fleet=fleet, clock=clock)
     retries = Retries(RetryPolicy(config.serving), clock=clock, draw=options.draw)
     handler = Handler(

@@ -14,6 +14,7 @@ from typing import Any
 from narwhal.cluster.local import LocalGate
 from narwhal.engine.client import ClientSettings, LeanClient
 from narwhal.engine.control import LeanControl
+from narwhal.engine.wheel import never
 from narwhal.model.lease import PublishReply
 from narwhal.model.maintenance import DrainOrder, DrainRecord, OrderAnswer
 from narwhal.monitor.drains import DrainsStage
@@ -26,7 +27,6 @@ from narwhal.sim.rack import Stand
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.engines import call, engines_here
-from tests.support.looking import never
 from tests.support.router import Router
 from tests.support.serving import specs
 from tests.support.settings import engine_settings, fleet_config, recovery_settings

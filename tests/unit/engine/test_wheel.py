@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, cast
 
-from narwhal.engine.wheel import Wheel
+import pytest
+
+from narwhal.engine.exchange import Fetch
+from narwhal.engine.wheel import StoodStill, Wheel, prolonged
+from narwhal.errors import EngineTimeout
+from narwhal.model.engine import Leg
+from narwhal.ports import EngineCall
 
 TICK = 0.05
 
@@ -54,7 +61,7 @@ class Thing:
     seen: list[float] = field(default_factory=list)
     then: Callable[[], None] | None = None
 
-    def look(self, now: float) -> float | None:
+    def look(self, now: float, stood_still_s: StoodStill) -> float | None:
         self.seen.append(now)
         if self.then is not None:
             self.then()
@@ -200,3 +207,50 @@ def test_closing_forgets_everything() -> None:
     loop.advance(5)
     assert thing.seen == []
     assert thing.bucket is None
+
+
+# --- our own standstills ---
+
+
+def test_a_limit_is_prolonged_by_what_the_loop_missed_since_it_began() -> None:
+    asked: list[float] = []
+
+    def missed(within_s: float) -> float:
+        asked.append(within_s)
+        return 0.4
+
+    assert prolonged(100.0, 2.0, now=99.9, stood_still_s=missed) == 100.0
+    assert asked == [], "asked only when it may be up"
+    assert prolonged(100.0, 2.0, now=100.5, stood_still_s=missed) == 100.4
+    assert asked == [2.5]
+
+
+async def fetch_at(now_s: float, *, missed_s: float, spare_s: float = inf) -> bool:
+    """Is a fetch of one second at its end so long after its begin."""
+    call = EngineCall("e0", "GET", "/health", Leg.PROBE, "rid", total_s=1.0, spare_s=spare_s)
+    fetch = Fetch(call, asyncio.get_running_loop(), limit=100)
+    assert fetch.total_due is not None
+    again = fetch.look(fetch.total_due - 1.0 + now_s, lambda within_s: missed_s)
+    assert (again is None) is fetch.done.done()
+    if again is None:
+        with pytest.raises(EngineTimeout):
+            fetch.done.result()
+    return again is None
+
+
+@pytest.mark.parametrize(
+    ("now_s", "missed_s", "spare_s", "over"),
+    [
+        (1.0, 0.0, inf, True),
+        (1.3, 0.4, inf, False),
+        (1.5, 0.4, inf, True),
+        (9.0, 8.5, inf, False),
+        (1.2, 0.4, 0.1, True),
+        (1.05, 0.4, 0.1, False),
+        (1.0, 0.4, 0.0, True),
+    ],
+)
+def test_a_call_has_its_whole_time_and_never_more_than_its_spare(
+    now_s: float, missed_s: float, spare_s: float, over: bool
+) -> None:
+    assert asyncio.run(fetch_at(now_s, missed_s=missed_s, spare_s=spare_s)) is over

@@ -71,13 +71,7 @@ def test_what_the_engine_does_is_a_failed_check_in_its_own_words(error: EngineEr
     assert validated(raises(error)).checks == (Check("check", "failed", str(error)),)
 
 
-def ours() -> EngineTimeout:
-    error = EngineTimeout("late")
-    error.ours = True
-    return error
-
-
-@pytest.mark.parametrize("error", [PoolExhausted("full"), StaleEpoch("old", epoch=9, error={}), ours()])
+@pytest.mark.parametrize("error", [PoolExhausted("full"), StaleEpoch("old", epoch=9, error={})])
 def test_what_is_our_own_doing_leaves_it_open(error: EngineError) -> None:
     told = validated(GOOD, raises(error), GOOD)
     assert (told.conclusive, [check.name for check in told.checks]) == (False, ["good"])

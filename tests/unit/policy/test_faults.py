@@ -15,7 +15,7 @@ from narwhal.errors import (
     SuspectedPoison,
 )
 from narwhal.model.evidence import FailureClass
-from narwhal.policy.faults import classify, excuse, may_be_the_requests, way_of
+from narwhal.policy.faults import classify, may_be_the_requests, way_of
 
 TABLE = [
     (EngineUnreachable("refused"), FailureClass.CONNECTION),
@@ -73,21 +73,3 @@ def test_failures_are_compared_by_class_and_status_or_kind(
     assert failure is not None
     assert way_of(error, failure) == way
     assert may_be_the_requests(error, failure) is the_requests, "no request is to blame for a closed door"
-
-
-@pytest.mark.parametrize(("stood_still_s", "ours"), [(0.0, False), (0.25, False), (0.26, True), (2.5, True)])
-def test_a_timeout_of_which_our_loop_missed_more_than_a_tenth_is_ours(
-    stood_still_s: float, ours: bool
-) -> None:
-    error = EngineTimeout("x", kind="first_token", limit_s=2.5)
-    asked: list[float] = []
-    excuse(error, lambda within_s: asked.append(within_s) or stood_still_s)  # type: ignore[func-returns-value]
-    assert error.ours is ours
-    assert classify(error) is (None if ours else FailureClass.STREAM)
-    assert asked == [2.5]
-
-
-def test_nothing_but_a_timeout_is_excused() -> None:
-    error = EngineUnreachable("x")
-    excuse(error, lambda within_s: within_s)
-    assert classify(error) is FailureClass.CONNECTION

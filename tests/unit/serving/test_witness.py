@@ -43,14 +43,9 @@ DIGEST = hashlib.blake2b(request().body, digest_size=16).digest()
 
 
 class Rig:
-    def __init__(self, *, stood_still_s: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.sink = Heard()
-        self.asked: list[float] = []
-        self.witness = Witness(self.sink, stood_still_s=lambda within_s: self._still(within_s, stood_still_s))
-
-    def _still(self, within_s: float, seconds: float) -> float:
-        self.asked.append(within_s)
-        return seconds
+        self.witness = Witness(self.sink)
 
     def failed(self, error: EngineError, *, leg: Leg = Leg.DECODE, peer: str = "") -> list[object]:
         error.iid = "e1"
@@ -127,25 +122,6 @@ def test_what_is_ours_is_never_said(error: EngineError) -> None:
     assert Rig().failed(error) == []
 
 
-# --- our own loop ----------------------------------------------------------------------------------
-
-
-def test_a_timeout_in_which_our_loop_stood_still_is_not_said() -> None:
-    rig = Rig(stood_still_s=1.4)
-    assert rig.failed(EngineTimeout("x", kind="first_token", limit_s=2.5)) == []
-    assert rig.asked == [2.5]
-
-
-def test_a_moments_standstill_does_not_excuse_a_long_timeout() -> None:
-    assert Rig(stood_still_s=1.4).failed(EngineTimeout("x", kind="silence", limit_s=60.0))
-
-
-def test_only_timeouts_are_excused_by_it() -> None:
-    rig = Rig(stood_still_s=1.4)
-    assert rig.failed(EngineUnreachable("x"))
-    assert rig.asked == []
-
-
 # --- suspected poison ------------------------------------------------------------------------------
 
 
@@ -212,12 +188,6 @@ def test_no_connection_and_no_answer_in_time_are_said_of_a_count(
 def test_whatever_else_becomes_of_a_count_says_nothing(error: EngineError) -> None:
     rig = Rig()
     assert rig.witness.not_counted(error, request()) is None
-    assert rig.sink.evidence == []
-
-
-def test_nor_does_a_count_in_which_our_loop_stood_still() -> None:
-    rig = Rig(stood_still_s=1.4)
-    assert rig.witness.not_counted(EngineTimeout("x", iid="e0", limit_s=2.0), request()) is None
     assert rig.sink.evidence == []
 
 
