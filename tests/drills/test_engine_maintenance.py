@@ -1,4 +1,4 @@
-"""Drills with real processes: one engine drained, restarted and readmitted by an operator's commands.
+"""Drills with real processes: engines drained, restarted and readmitted by an operator's commands.
 
 Engines and their sidecars are really stopped and started. One site serves all drills: each leaves every
 engine in service.
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.bookkeepers import crowd
+from tests.support.engine_hosts import start_all
 from tests.support.maintenance_stage import Site, site
 from tests.support.processes import eventually
 
@@ -171,3 +172,55 @@ def test_a_takeover_in_the_middle_of_a_validation_blocks_the_engine(stage: Site,
             assert trying.ended() == 0, "the former owner names the new one, which begins anew"
         assert stage.row("e2")["accepts_new"] is True
         stage.two_routers()
+
+
+def test_the_whole_fleet_is_restarted_as_a_wave_through_two_takeovers_and_a_check_that_fails(
+    stage: Site,
+) -> None:
+    """All or nothing: until every member has passed, no client's request reaches any engine."""
+    hosts = stage.hosts
+    with crowd(stage.urls()) as clients:
+        done = stage.narwhal("drain", "--wave", "--deadline", "60", "--wait")
+        assert (done.status, done.output.splitlines()[-1]) == (0, "the whole fleet may be stopped now"), (
+            done.output
+        )
+        before = stage.lifecycle()
+        wave_id = before["wave"]["id"]
+        owner = stage.yield_owner()
+        assert withdrawn(stage, owner) == f"whole-wave drain {wave_id}"
+        after = stage.lifecycle(owner)
+        for iid, row in after["engines"].items():
+            assert row["wave_id"] == wave_id
+            assert row["old_process_start"] == before["engines"][iid]["old_process_start"] is not None
+        for host in hosts.values():
+            host.stop()
+        start_all(list(hosts.values()))
+        hosts["e1"].stop_sidecar()
+        refused = stage.narwhal("readmit", "--wave")
+        assert refused.status == 1
+        assert "e1" in refused.output and "the check attestation failed" in refused.output
+        assert not any(row["accepts_new"] for row in stage.lifecycle()["engines"].values())
+        hosts["e1"].begin_sidecar()
+        hosts["e1"].sidecar_is_up()
+        hosts["e2"].engine.order("slow", seconds=5.0, **TRANSFERS)
+        stage.two_routers()
+        trying = stage.begin("readmit", "--wave", "--wait")
+        validating(stage)
+        owner = stage.kill_owner()
+        assert withdrawn(stage, owner) == f"whole-wave recovery {wave_id}"
+        assert [stage.placed(iid) for iid in hosts] == [0, 0, 0]
+        served = clients.served()
+        hosts["e2"].engine.clear()
+        assert trying.ended() == 0, trying.output
+        assert trying.lines[-1].startswith("the whole fleet is in service again: e0 passed 7 checks; e1")
+        eventually(lambda: clients.served() > served, what="clients are served again")
+    rows = stage.lifecycle()["engines"]
+    assert all(row["new_process_start"] > row["old_process_start"] for row in rows.values())
+    assert [words for words in clients.failed if not CUT.search(words)] == []
+
+
+def withdrawn(stage: Site, name: str) -> str:
+    """Why a router that controls the fleet is not ready."""
+    told = stage.routers[name].get("/ready")
+    assert (told["status"], told["control_ready"]) == ("not_ready", True)
+    return str(told["reason"])

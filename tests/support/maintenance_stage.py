@@ -66,14 +66,14 @@ class Site:
 
     @property
     def owner(self) -> str:
-        """The name of the router that admits; waits for one."""
+        """The name of the router that controls the fleet, in a wave too; waits for one."""
         found: list[str] = []
 
-        def admits() -> bool:
-            found[:] = [name for name, one in self.routers.items() if one.process.alive and one.ready()]
+        def controls() -> bool:
+            found[:] = [name for name in self.routers if self._controls(name)]
             return bool(found)
 
-        eventually(admits, what="an owner")
+        eventually(controls, what="an owner")
         return found[0]
 
     @property
@@ -106,13 +106,13 @@ class Site:
         before, other = self.owner, self.standby
         os.kill(self.routers[before].pid, signal.SIGKILL)
         self.routers[before].process.ended()
-        eventually(self.routers[other].ready, what=f"{other} owns")
+        eventually(lambda: self._controls(other), what=f"{other} owns")
         return other
 
     def yield_owner(self) -> str:
         other = self.standby
         assert self.narwhal("cluster", "yield", "--to", other).status == 0
-        eventually(self.routers[other].ready, what=f"{other} owns")
+        eventually(lambda: self._controls(other), what=f"{other} owns")
         return other
 
     def two_routers(self) -> None:
@@ -121,10 +121,23 @@ class Site:
             if not router.process.alive:
                 self.start_router(name, "--standby")
         self._ready_to_take(self.standby)
+        eventually(self._acquainted, what="the owner knows the standby")
+
+    def _acquainted(self) -> bool:
+        """Whoever asks the owner for other routers is told the standby, at its present address."""
+        told = call("GET", f"{self.control(self.owner)}/narwhal/cluster")["routers"]
+        return self.control(self.standby) in [row["control_url"] for row in told]
 
     def _ready_to_take(self, name: str) -> None:
         router = self.routers[name]
         eventually(lambda: router.get("/ready").get("ready_to_take") is True, what=f"{name} ready to take")
+
+    def _controls(self, name: str) -> bool:
+        router = self.routers[name]
+        try:
+            return router.process.alive and router.get("/ready")["control_ready"] is True
+        except OSError:
+            return False
 
     # --- an operator -----------------------------------------------------------------------------
 
@@ -166,4 +179,5 @@ def site(folder: Path, **sections: Mapping[str, Any]) -> Iterator[Site]:
         found = Site(folder, redis, hosts, fleet, stack)
         found.start_router("a")
         found.start_router("b", "--standby")
+        found.two_routers()
         yield found

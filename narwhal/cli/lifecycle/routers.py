@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +21,7 @@ from narwhal.cli.asking import (
 LIFECYCLE: Final = "/narwhal/lifecycle"
 CLUSTER: Final = "/narwhal/cluster"
 LOOK_S: Final = 2.0
+MEET_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -29,6 +32,7 @@ class Routers:
     at: str
     key: str = field(default="", repr=False)
     known: list[str] = field(default_factory=list)
+    met_at: float = field(default=-math.inf, repr=False)
 
     def __post_init__(self) -> None:
         self._learn(self.at)
@@ -41,7 +45,9 @@ class Routers:
         return answer
 
     async def meet(self) -> None:
-        """Asks the router which others there are; one that tells nothing is left at that."""
+        """Asks the router which others there are; one that tells nothing is left at that. Routers come and go
+        while something is waited for, so this is asked again and again."""
+        self.met_at = time.monotonic()
         try:
             cluster = await router_document(self.at, CLUSTER, timeout_s=LOOK_S)
         except CommandFailed:
@@ -54,6 +60,8 @@ class Routers:
         """The lifecycle document of the router that controls the fleet; None while none is found."""
         document = await self._document(self.at)
         if _controls(document):
+            if time.monotonic() - self.met_at > MEET_S:
+                await self.meet()
             return document
         others = [url for url in self.known if url != self.at]
         for url, found in zip(others, await asyncio.gather(*map(self._document, others)), strict=True):
@@ -68,7 +76,8 @@ class Routers:
         """The owner's lifecycle document, else the one that the named router has (a standby's copy). Raises
         CommandFailed."""
         named = self.at
-        await self.meet()
+        if len(self.known) == 1:
+            await self.meet()
         return await self.owners_document() or await router_document(named, LIFECYCLE)
 
     async def _document(self, url: str) -> Document | None:
