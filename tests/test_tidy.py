@@ -7,7 +7,10 @@ one run shows every breach. Last, every file in configs/ loads by its kind.
 from __future__ import annotations
 
 import ast
+import configparser
+import json
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -15,8 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
+from narwhal.config.attestation import read_document
 from narwhal.config.load import load_fleet
 from tests.support.services import program
 
@@ -328,15 +334,68 @@ def load_redis(path: Path) -> None:
             server.stdout.read()
 
 
+def load_attestation(path: Path) -> None:
+    read_document(str(path))
+
+
+def load_compose(path: Path) -> None:
+    schema = json.loads((ROOT / "tests/support/compose_spec/compose-spec.json").read_text("utf-8"))
+    errors = jsonschema.Draft201909Validator(schema).iter_errors(yaml.safe_load(path.read_text("utf-8")))
+    assert [error.message for error in errors] == []
+
+
+@cache
+def unit_problems(folder: Path) -> str:
+    """What systemd says of the units in a folder, "" for nothing, also where there is no systemd. Programs
+    that are not here are replaced."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        return ""
+    with tempfile.TemporaryDirectory() as place:
+        units = []
+        for path in folder.iterdir():
+            unit = Path(place) / path.name.replace("@.", "@e0.")
+            unit.write_text(re.sub(r"/usr/bin/[\w-]+", "/bin/true", path.read_text("utf-8")), "utf-8")
+            units.append(str(unit))
+        command = [analyze, "verify", "--man=no", *units]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout + done.stderr
+
+
+def load_unit(path: Path) -> None:
+    """Its sections are those of its kind, and systemd takes it with the units beside it."""
+    unit = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes=("#",))
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(path.read_text("utf-8"))
+    kind = {".service": ["Unit", "Service", "Install"], ".target": ["Unit", "Install"]}[path.suffix]
+    assert unit.sections() == kind
+    assert unit["Unit"]["Description"] and unit["Install"]["WantedBy"]
+    assert unit_problems(path.parent) == ""
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_is_asked_in_earnest(tmp_path: Path) -> None:
+    text = (ROOT / "configs/systemd/vllm@.service").read_text("utf-8")
+    (tmp_path / "vllm@.service").write_text(text.replace("RestartSec=", "RestartSecs="), "utf-8")
+    assert "RestartSecs" in unit_problems(tmp_path)
+
+
 LOADERS: dict[str, Callable[[Path], None]] = {
-    "*.json": load_fleet_file,
+    "fleet*.json": load_fleet_file,
+    "attestation.json": load_attestation,
+    "compose*.yml": load_compose,
+    "*.service": load_unit,
+    "*.target": load_unit,
     "haproxy.cfg": load_haproxy,
     "redis*.conf": load_redis,
     "redis*.acl": load_redis,
 }
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").iterdir()), ids=lambda path: path.name)
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_file_in_configs_loads_by_its_kind(path: Path) -> None:
     kinds = [load for pattern, load in LOADERS.items() if path.match(pattern)]
     assert kinds, f"{path.name} is of no known kind: add its loader"

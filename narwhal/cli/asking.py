@@ -17,6 +17,8 @@ from narwhal.config.secret import secret
 from narwhal.errors import ConfigError, NarwhalError
 
 DEFAULT_ROUTER: Final = "http://127.0.0.1:8000"
+ROUTER_TWIN: Final = "NARWHAL_ROUTER"
+KEY_TWIN: Final = "NARWHAL_CONTROL_KEY_ENV"
 ROUTER_S: Final = 5.0
 """A document is read from memory: an answer that takes longer is none."""
 ORDER_S: Final = 15.0
@@ -72,17 +74,23 @@ class Answer:
         return str(error.get("message")) if isinstance(error, dict) else str(error or "no reason given")
 
 
-def checked_router(named: str) -> str:
-    """Raises ConfigError for what is no URL of a router."""
+def named_router(given: str | None, env: Mapping[str, str]) -> str:
+    """The router that --router or its twin names, "" for none. Raises ConfigError for what is no URL."""
+    named, by = (given, "--router") if given is not None else (env.get(ROUTER_TWIN, "").strip(), ROUTER_TWIN)
+    if not named and given is None:
+        return ""
     try:
         return urls.checked(named)
     except urls.UrlProblem as problem:
-        raise ConfigError(f"--router {problem}") from None
+        raise ConfigError(f"{by} {problem}") from None
 
 
-def control_key(name: str | None, env: Mapping[str, str]) -> str:
-    """The value of the variable that --control-key-env names, "" where it was not given."""
-    return secret(env, name, named_by="--control-key-env") if name else ""
+def control_key(given: str | None, env: Mapping[str, str]) -> str:
+    """The value of the variable that --control-key-env or its twin names, "" where neither was given."""
+    if given is not None:
+        return secret(env, given, named_by="--control-key-env")
+    named = env.get(KEY_TWIN, "").strip()
+    return secret(env, named, named_by=KEY_TWIN) if named else ""
 
 
 async def router_document(url: str, path: str, *, timeout_s: float = ROUTER_S) -> Document:

@@ -21,6 +21,8 @@ from narwhal.model.settings import FleetConfig, ServeOptions
 
 JOURNAL_NAME: Final = "journal.jsonl"
 ROUTER_ID_CHARS: Final = 128
+_OF_COMMANDS: Final = frozenset({f"{ENV_PREFIX}ROUTER"})
+"""What an operator's shell may have set for other commands."""
 _SERVICES: Final = (ENV_PREFIX, f"{ENV_PREFIX}CONTROL_")
 
 
@@ -197,7 +199,12 @@ def environment_warnings(env: Mapping[str, str], named: Collection[str]) -> list
     ]
     theirs = tuple(f"{prefix}{kin}_" for prefix in linked for kin in ("PORT", "SERVICE"))
     for name in sorted(env):
-        if not name.startswith(ENV_PREFIX) or name in twins or name in named or name.startswith(theirs):
+        if (
+            not name.startswith(ENV_PREFIX)
+            or name in twins | _OF_COMMANDS
+            or name in named
+            or name.startswith(theirs)
+        ):
             continue
         warnings.append(f"{name} is not a known variable" + _suggestion(name, twins))
     return warnings

@@ -1,4 +1,5 @@
-"""docker-compose.yml: valid by the Compose Specification, and consistent with the files in configs/."""
+"""docker-compose.yml, and configs/compose.lifecycle.yml over it: valid by the Compose Specification, and
+consistent with the files in configs/."""
 
 from __future__ import annotations
 
@@ -83,3 +84,62 @@ def test_haproxy_lists_both_routers_in_either_order(compose: dict[str, Any]) -> 
     routers = [f"{name} {name}:{port_of(compose['services'][name])}" for name in ("router-a", "router-b")]
     listed = re.findall(r"^\s+server (\S+ \S+)$", text, re.MULTILINE)
     assert listed == [*routers, *routers, *reversed(routers)]
+
+
+# --- configs/compose.lifecycle.yml, over the first one ------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def over() -> dict[str, Any]:
+    text = (ROOT / "configs/compose.lifecycle.yml").read_text(encoding="utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
+
+
+def option(service: dict[str, Any], name: str) -> str:
+    (found,) = [word.split("=", 1)[1] for word in service["command"] if word.startswith(f"--{name}=")]
+    return found
+
+
+def test_it_adds_a_sidecar_to_each_engine_and_a_shell(compose: dict[str, Any], over: dict[str, Any]) -> None:
+    engines = sorted(name for name in compose["services"] if name.startswith("engine-"))
+    sidecars = [name.replace("engine", "sidecar") for name in engines]
+    assert sorted(over["services"]) == sorted([*sidecars, "router-a", "router-b", "operator"])
+    for engine, sidecar in zip(engines, sidecars, strict=True):
+        service = over["services"][sidecar]
+        assert service["depends_on"] == {engine: {"condition": "service_healthy"}}
+        assert option(service, "engine-base") == f"http://{engine}:{port_of(compose['services'][engine])}"
+        assert option(service, "port") == port_of(service)
+    for router in ("router-a", "router-b"):
+        assert set(over["services"][router]["depends_on"]) == set(sidecars)
+
+
+def test_its_fleet_is_the_first_ones_with_a_contract_that_the_sidecars_attest(over: dict[str, Any]) -> None:
+    first, fleet, attested = (
+        json.loads((ROOT / "configs" / name).read_text(encoding="utf-8"))
+        for name in ("fleet.json", "fleet.lifecycle.json", "attestation.json")
+    )
+    urls = [engine.pop("attestation_url") for engine in fleet["engines"]]
+    assert fleet["engines"] == first["engines"]
+    assert fleet["engine_contract"] == attested["contract"]
+    sidecars = {name: row for name, row in over["services"].items() if name.startswith("sidecar-")}
+    assert urls == [f"http://{name}:{port_of(row)}/v1/attestation" for name, row in sidecars.items()]
+
+
+def test_its_files_are_in_the_repository_and_replace_those_of_the_first(
+    compose: dict[str, Any], over: dict[str, Any]
+) -> None:
+    for name, service in over["services"].items():
+        for volume in service.get("volumes", []):
+            source, inside = volume.split(":")[:2]
+            assert (ROOT / source).is_file()
+            if name in compose["services"]:
+                assert inside in [one.split(":")[1] for one in compose["services"][name]["volumes"]]
+
+
+def test_the_shell_finds_a_routers_control_listener_and_has_its_key(over: dict[str, Any]) -> None:
+    shell, router = (over["services"][name]["environment"] for name in ("operator", "router-a"))
+    assert shell["NARWHAL_ROUTER"] == f"http://router-a:{router['NARWHAL_CONTROL_PORT']}"
+    named = shell["NARWHAL_CONTROL_KEY_ENV"]
+    assert router["NARWHAL_CONTROL_KEY_ENV"] == named
+    assert shell[named] == router[named] != ""

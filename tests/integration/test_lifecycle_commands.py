@@ -128,6 +128,15 @@ def test_wrong_usage_is_status_2_in_one_sentence(words: tuple[str, ...], said: s
     assert said in process.output
 
 
+def test_router_and_key_may_be_named_by_the_environment(scene: Scene) -> None:
+    shell = {**ENV, "NARWHAL_ROUTER": scene.standby.url, "NARWHAL_CONTROL_KEY_ENV": "THE_KEY"}
+    done = Process(python("narwhal.cli", "drain", "e9"), env=shell)
+    assert done.ended() == 1
+    assert done.output.startswith("narwhal drain: e9 is no engine of this fleet")
+    wrong = Process(python("narwhal.cli", "lifecycle"), env={"NARWHAL_ROUTER": "e3"})
+    assert (wrong.ended(), "NARWHAL_ROUTER must be a URL" in wrong.output) == (2, True)
+
+
 def test_a_refusal_is_the_routers_own_sentence_and_status_1(scene: Scene) -> None:
     for key in ("", "WRONG_KEY"):
         done = narwhal(scene.owner, "drain", "e3", key=key)

@@ -8,7 +8,8 @@ from typing import Final
 from narwhal.config.option_table import BY_KEY
 
 _EPILOG: Final = """\
-Where to look: --router, else --redis-url (or NARWHAL_REDIS_URL), else the router at http://127.0.0.1:8000.
+Where to look: --router, else --redis-url (or NARWHAL_REDIS_URL), else NARWHAL_ROUTER, else the router at
+http://127.0.0.1:8000.
 With --redis-url the records themselves are read, which needs no router to be up.
 Exit status: 0 done, 1 it could not be done (the store or router is away, the order was refused),
 2 wrong usage or configuration (also: no such cluster, wrong password).
@@ -32,7 +33,11 @@ def parser() -> argparse.ArgumentParser:
     watch.add_argument("--every", type=_interval, default=1.0, metavar="S", help="seconds between looks (1)")
     handing = commands.add_parser("yield", parents=[looking], help="the owner hands over to a standby")
     handing.add_argument("--to", metavar="ID", help="the standby that shall own (default: the best one)")
-    handing.add_argument("--control-key-env", metavar="NAME", help="variable with the routers' control key")
+    handing.add_argument(
+        "--control-key-env",
+        metavar="NAME",
+        help="variable with the routers' control key [NARWHAL_CONTROL_KEY_ENV]",
+    )
     _depose(commands.add_parser("depose", parents=[looking], help="end a tenure whose owner cannot yield"))
     _timings(
         commands.add_parser("timings", parents=[_output()], help="check a set of times, and what follows")
@@ -53,7 +58,7 @@ def _looking() -> argparse.ArgumentParser:
     add("--redis-url", metavar="URL", help="the store, as narwhal-serve has it [NARWHAL_REDIS_URL]")
     add("--redis-password-env", metavar="NAME", help=BY_KEY["redis_password_env"].doc)
     add("--cluster", metavar="NAME", help="default: the only one in the store [NARWHAL_CLUSTER]")
-    add("--router", "--url", metavar="URL", help="ask this router instead of the store")
+    add("--router", "--url", metavar="URL", help="ask this router instead of the store [NARWHAL_ROUTER]")
     return shared
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from narwhal.cli.asking import DEFAULT_ROUTER, checked_router, control_key
+from narwhal.cli.asking import DEFAULT_ROUTER, control_key, named_router
 from narwhal.config.options import GivenOptions, given_options
 from narwhal.config.secret import secret
 from narwhal.errors import ConfigError, StoreProtocolError
@@ -48,16 +48,17 @@ def target_of(options: argparse.Namespace, env: Mapping[str, str]) -> Target:
     return Target(
         given=given,
         store_password=password,
-        router=_router(options.router, given),
+        router=_router(options.router, given, env=env),
         cluster=given.value("cluster") or "",
         key=control_key(getattr(options, "control_key_env", None), env),
     )
 
 
-def _router(named: str | None, given: GivenOptions) -> str:
-    if named is None:
-        return "" if given.store is not None else DEFAULT_ROUTER
-    return checked_router(named)
+def _router(named: str | None, given: GivenOptions, *, env: Mapping[str, str]) -> str:
+    """A --router before the store, the store before the router of the environment."""
+    if named is None and given.store is not None:
+        return ""
+    return named_router(named, env) or DEFAULT_ROUTER
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from narwhal.cli.asking import CommandFailed, Document, Order, checked_router, control_key
+from narwhal.cli.asking import DEFAULT_ROUTER, CommandFailed, Document, Order, control_key, named_router
 from narwhal.cli.lifecycle.options import drain_parser, lifecycle_parser, readmit_parser
 from narwhal.cli.lifecycle.progress import Tell, progress_line, telling
 from narwhal.cli.lifecycle.routers import Routers
@@ -87,7 +87,8 @@ def _failed(program: str, *sentences: str, status: int) -> int:
 
 
 def _routers(options: argparse.Namespace, env: Mapping[str, str]) -> Routers:
-    return Routers(checked_router(options.router), key=control_key(options.control_key_env, env))
+    router = named_router(options.router, env) or DEFAULT_ROUTER
+    return Routers(router, key=control_key(options.control_key_env, env))
 
 
 # --- orders ------------------------------------------------------------------------------------------

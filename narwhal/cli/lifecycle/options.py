@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Final
 
-from narwhal.cli.asking import DEFAULT_ROUTER
+from narwhal.cli.asking import DEFAULT_ROUTER, KEY_TWIN, ROUTER_TWIN
 
 WITHIN_S: Final = 600.0
 
@@ -83,10 +83,9 @@ def _parser(command: str, description: str, *, epilog: str) -> argparse.Argument
     add(
         "--router",
         metavar="URL",
-        default=DEFAULT_ROUTER,
-        help=f"a router, where it takes orders ({DEFAULT_ROUTER}); the owner it names is followed",
+        help=f"a router, where it takes orders ({DEFAULT_ROUTER}); its owner is followed [{ROUTER_TWIN}]",
     )
-    add("--control-key-env", metavar="NAME", help="variable with the routers' control key")
+    add("--control-key-env", metavar="NAME", help=f"variable with the routers' control key [{KEY_TWIN}]")
     add("--json", action="store_true", help="for programs: the lifecycle document on standard output")
     return parser
 

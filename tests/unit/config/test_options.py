@@ -367,6 +367,7 @@ def test_without_a_control_port_orders_are_taken_where_clients_are(fleet: str) -
 
 def test_unknown_variables_are_warned_of_with_the_near_one() -> None:
     env = {"NARWHAL_LEASE_TLT": "3", "NARWHAL_COLOUR": "red", "NARWHAL_HOST": "::", "PATH": "/bin"}
+    env["NARWHAL_ROUTER"] = "http://a:9000"
     assert environment_warnings(env, ()) == [
         "NARWHAL_COLOUR is not a known variable",
         "NARWHAL_LEASE_TLT is not a known variable; did you mean NARWHAL_LEASE_TTL?",
