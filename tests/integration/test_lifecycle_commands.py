@@ -179,7 +179,7 @@ def test_what_was_not_restarted_is_blocked_and_a_readmit_waits_for_what_comes_up
     shown = narwhal(scene.standby, "lifecycle")
     assert shown.returncode == 0
     assert "told by the owner" in shown.stdout
-    assert "e3: e3 stays out: the check process failed" in shown.stdout
+    assert "\ne3 stays out: the check process failed" in shown.stdout
     scene.last.order("restart", down_s=3.0)
     back = narwhal(scene.standby, "readmit", "e3", "--wait")
     assert back.returncode == 0, back.stdout

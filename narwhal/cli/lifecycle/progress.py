@@ -8,16 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from rich.console import Console
 
 from narwhal.cli.asking import Document
-from narwhal.cli.lifecycle.verdict import Targets, told_of
+from narwhal.cli.lifecycle.verdict import Targets, progress
 
 Tell = Callable[[str], None]
-MOST: Final = 6
-"""Engines that a line tells one by one: of more only how many are in each state."""
 
 
 @contextmanager
@@ -40,11 +37,4 @@ def telling(program: str) -> Iterator[Tell]:
 
 def progress_line(targets: Targets, document: Document) -> str:
     """How far every target is. Seconds that run down are for terminals only."""
-    rows, countdown = targets.rows(document), sys.stderr.isatty()
-    if len(rows) <= MOST:
-        return "; ".join(told_of(iid, row, countdown=countdown) for iid, row in rows.items())
-    states: dict[str, int] = {}
-    for row in rows.values():
-        word = "may be stopped" if row["ready_to_stop"] else str(row["state"]).replace("_", " ")
-        states[word] = states.get(word, 0) + 1
-    return ", ".join(f"{count} {word}" for word, count in states.items())
+    return progress(targets, document, countdown=sys.stderr.isatty())

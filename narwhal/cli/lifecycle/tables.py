@@ -14,11 +14,13 @@ Fields = Mapping[str, Any]
 
 
 def lifecycle_view(document: Fields) -> RenderableType:
-    """Head, one row an engine, then what is wrong: the newest checks of engines that are blocked or out."""
+    """Head, one row an engine, then what is wrong, with the checks of those that failed one."""
     parts: list[RenderableType] = [*map(Text, _head(document)), Text(), _engines(document["engines"])]
     for iid, row in document["engines"].items():
-        if row["error"]:
-            parts += [Text(), Text(f"{iid}: {row['error']}"), *map(Text, _checks(row["checks"]))]
+        if error := row["error"]:
+            parts += [Text(), Text(error if error.startswith(iid) else f"{iid}: {error}")]
+            failed = any(check["outcome"] == "failed" for check in row["checks"])
+            parts += map(Text, _checks(row["checks"]) if failed else ())
     return Group(*parts)
 
 
@@ -28,17 +30,31 @@ def _head(document: Fields) -> list[str]:
     lines = [f"told by the owner ({who}); engine_restart_policy {document['engine_restart_policy']}"]
     if not router["controls_fleet"]:
         lines[0] = f"told by a router that does not own ({router['role']}): its copy, and what it sees itself"
-    if wave["active"]:
-        words = [f"wave {wave['id']}"]
-        words += ["/ready is withdrawn"] if wave["readiness_withdrawn"] else []
-        words.append("every engine may be stopped" if wave["ready_to_stop"] else "not ready to stop yet")
-        lines.append(", ".join(words))
+    if wave["active"] or wave["readiness_withdrawn"]:
+        lines.append(_wave(wave))
     return lines
+
+
+def _wave(wave: Fields) -> str:
+    """A fleet that is held until somebody drains it has no wave yet."""
+    withdrawn = ["/ready is withdrawn"] if wave["readiness_withdrawn"] else []
+    if not wave["active"]:
+        return ", ".join(["the fleet is held until it is drained and restarted as a wave", *withdrawn])
+    stops = "every engine may be stopped" if wave["ready_to_stop"] else "not ready to stop yet"
+    return ", ".join([str(wave["id"]), *withdrawn, stops])
 
 
 def _engines(rows: Mapping[str, Fields]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    headings = ("engine", "state", "takes new", "may be stopped", "resident", "deadline", "process started")
+    headings = (
+        "engine",
+        "state",
+        "takes new",
+        "may be stopped",
+        "prefill + decode",
+        "deadline",
+        "process started",
+    )
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for iid, row in rows.items():

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 Fields = Mapping[str, Any]
 
+MOST: Final = 6
+"""Engines, or groups of engines, that a line tells one by one."""
 COMING: Final = frozenset({"health", "attestation"})
 """Checks that fail while an engine, or the sidecar that follows it, has not come up."""
 
@@ -84,9 +86,30 @@ def failed_checks(targets: Targets, document: Fields) -> dict[str, str]:
     }
 
 
-def told_of(iid: str, row: Fields, *, countdown: bool = True) -> str:
-    """One engine's progress in a line."""
-    words = [f"{iid} {str(row['state']).replace('_', ' ')}"]
+def progress(targets: Targets, document: Fields, *, countdown: bool) -> str:
+    """How far the targets are, those that are alike together. Of many unlike ones the states are counted.
+    `countdown`: with the seconds that are left."""
+    alike: dict[str, list[str]] = {}
+    rows = targets.rows(document)
+    for iid, row in rows.items():
+        alike.setdefault(_progress(row, countdown=countdown), []).append(iid)
+    if len(alike) > MOST:
+        alike = {}
+        for iid, row in rows.items():
+            alike.setdefault(_state(row), []).append(iid)
+    return "; ".join(f"{_named(iids)} {words}" for words, iids in alike.items())
+
+
+def _named(iids: Sequence[str]) -> str:
+    return _listed(iids) if len(iids) <= MOST else f"{len(iids)} engines"
+
+
+def _state(row: Fields) -> str:
+    return str(row["state"]).replace("_", " ")
+
+
+def _progress(row: Fields, *, countdown: bool) -> str:
+    words = [_state(row)]
     if row["ready_to_stop"]:
         words.append("may be stopped")
     elif row["state"] in ("draining", "deadline_exceeded"):
@@ -102,7 +125,7 @@ def _work(row: Fields) -> str:
         return "which process it is is not on record yet"
     if legs:
         return "resident " + ", ".join(f"{name} {count}" for name, count in legs.items())
-    return "nothing of this router is left: its own count of requests, or KV that nobody pulled, is not 0 yet"
+    return "nothing resident, its own requests and held KV run out"
 
 
 def _passed(iid: str, row: Fields) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from narwhal.cli.lifecycle.verdict import Targets, drain_verdict, failed_checks, readmitted, told_of
+from narwhal.cli.lifecycle.verdict import Targets, drain_verdict, failed_checks, progress, readmitted
 
 E1, WAVE = Targets(("e1",)), Targets((), wave=True)
 NO_WAVE = {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False}
@@ -102,5 +102,14 @@ def test_the_failed_check_of_each_target_is_told() -> None:
     ],
 )
 def test_progress_is_one_line_an_engine(changes: dict[str, Any], line: str) -> None:
-    assert told_of("e1", row(**changes)) == line
-    assert "left" not in told_of("e1", row(resident={"prefill": 1, "decode": 0}), countdown=False)
+    assert progress(E1, document(e1=row(**changes)), countdown=True) == line
+    assert "s left" not in progress(E1, document(e1=row()), countdown=False)
+
+
+def test_engines_that_are_alike_are_told_together_and_many_unlike_ones_are_counted() -> None:
+    ready = row("drained", ready_to_stop=True)
+    alike = document(e0=ready, e1=row("validating"), e2=ready)
+    assert progress(WAVE, alike, countdown=True) == "e0 and e2 drained, may be stopped; e1 validating"
+    many = {f"e{number}": row(resident={"prefill": 0, "decode": number}) for number in range(1, 11)}
+    told = progress(WAVE, document(e0=row("blocked"), **many), countdown=False)
+    assert told == "e0 blocked; 10 engines draining"
