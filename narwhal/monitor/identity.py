@@ -51,15 +51,23 @@ class IdentityLooks:
         self.starts[iid] = live.process_start
         return Seen(live, unlike(self._contract, told, live=live))
 
+    async def _start(self, iid: str) -> float | None:
+        """Of an engine whose sidecar is silent: which process is it? None: nobody knows."""
+        try:
+            live = await self._legs.told(iid, self._identities.identity(iid, timeout_s=self._timeout_s))
+        except (EngineError, IdentityError):
+            return None
+        return live.process_start
+
     async def look(self, probe: ProbeWanted) -> Identified:
         """As evidence. Never raises for what an engine or a sidecar does."""
         iid, number = probe.iid, probe.number
         try:
             seen = await self.see(iid)
         except (EngineError, IdentityError) as error:
-            ours = isinstance(error, EngineError) and is_ours(error)
-            outcome = IdentityOutcome.INCONCLUSIVE if ours else IdentityOutcome.SILENT
-            return Identified(iid, outcome, detail=str(error), number=number)
+            if isinstance(error, EngineError) and is_ours(error):
+                return Identified(iid, IdentityOutcome.INCONCLUSIVE, detail=str(error), number=number)
+            return Identified(iid, IdentityOutcome.SILENT, await self._start(iid), str(error), number)
         except asyncio.CancelledError:
             if we_are_cancelled():
                 raise

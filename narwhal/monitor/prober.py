@@ -8,7 +8,7 @@
 | edge | the same from producer to consumer | both well | the pull | ours, the producer's leg |
 | readmission | the checks of failures.md section 7 | all passed | one failed | ours, the peers' legs |
 | cohort | KV round its members, then `GET /health` | each one's own | one failed | ours, a partner's legs |
-| identity | sidecar, `/version`, `/metrics` | like the contract | unlike; silent | ours |
+| identity | sidecar, `/version`, `/metrics` | like the contract | unlike; silent | ours, busy with streams |
 
 The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure,
 which an edge probe tells as a bad inference probe of it. A consumer that is busy (408, 429) tells nothing.
@@ -28,6 +28,7 @@ from narwhal.model.evidence import (
     EdgeProbed,
     Evidence,
     HealthProbed,
+    IdentityOutcome,
     InferenceProbed,
     ProbeOutcome,
     Validated,
@@ -72,7 +73,7 @@ class Prober:
             ProbeKind.READMISSION: self._readmission,
         }
         if looks is not None:
-            self._looks[ProbeKind.IDENTITY] = looks.look
+            self._looks[ProbeKind.IDENTITY] = partial(self._identity, looks)
 
     def wanted(self, probe: ProbeWanted) -> None:
         """Begins the probe soon, unless one of its kind is under way on that engine."""
@@ -122,6 +123,14 @@ class Prober:
         outcome, detail, status = await judged(legs, iid)
         peer = "" if local else producer
         return InferenceProbed(iid, outcome, peer, detail, status, number=probe.number)
+
+    async def _identity(self, looks: IdentityLooks, probe: ProbeWanted) -> Evidence:
+        seen = await looks.look(probe)
+        nothing = seen.outcome is IdentityOutcome.SILENT and seen.process_start is None
+        if nothing and self._streaming(probe.iid):
+            # It is busy with our own streams: alive, and slow to tell of itself.
+            return replace(seen, outcome=IdentityOutcome.INCONCLUSIVE)
+        return seen
 
     async def _edge(self, probe: ProbeWanted) -> Evidence:
         consumer = probe.iid

@@ -3,12 +3,13 @@
 | engine | event | next |
 | --- | --- | --- |
 | owed | like the contract | settled, its process accepted |
-| owed, never accepted | no answer | owed; asked again in the next pass |
+| owed, never accepted or with `whole_wave` | no answer | owed; asked again in the next pass |
 | owed, never accepted, restarts are individual | `WAIT_S` since the first one was settled | ejected |
 | accepted | like, the same process | accepted |
 | accepted | like, another process | accepted anew; with `whole_wave` ejected |
 | accepted from a handoff | the first look finds another process | the whole fleet waits for a wave |
 | accepted | no answer, `recovery.liveness_misses` times in a row | ejected |
+| accepted | the same of its sidecar alone; the accepted process runs | ejected, if others take its part |
 | owed, accepted | unlike | ejected, with the field's name |
 | out, every check passed | | its process accepted |
 | out | anything else | nothing: the readmission checks look for themselves |
@@ -27,7 +28,7 @@ from math import isfinite
 from typing import Any, Final, Self
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, tell
+from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.evidence import (
     Evidence,
     Identified,
@@ -39,6 +40,7 @@ from narwhal.model.evidence import (
 from narwhal.model.identity import SAME_START_S
 from narwhal.model.settings import FleetConfig
 from narwhal.policy.ejections import WAIT_S
+from narwhal.policy.membership import takes_last
 from narwhal.policy.readmission import FAILED
 from narwhal.policy.standings import Standings
 
@@ -50,6 +52,9 @@ def read_starts(told: object) -> dict[str, float]:
     """`process_starts` of a handoff; what is no time is left out."""
     rows = told.items() if isinstance(told, Mapping) else ()
     return {str(iid): float(start) for iid, start in rows if _is_time(start)}
+
+
+_UNATTESTED = "unattested"
 
 
 class ProcessStarts:
@@ -116,7 +121,7 @@ class Identification:
         self._rules = rules
         self._misses: dict[str, int] = {}
         self._silence: dict[str, str] = {}
-        """What an owing engine last said instead of an identity; told when it changes."""
+        """What an engine last said instead of an identity; told when it changes."""
         self._owed: set[str] = set(standings.engines) if rules.contracted else set()
         self._first_at: float | None = None
         """Since when one of the others is settled."""
@@ -219,10 +224,12 @@ class Identification:
         if self.starts.is_stale(iid, evidence.number):
             return NOTHING
         match evidence.outcome:
+            case IdentityOutcome.SILENT | IdentityOutcome.UNLIKE if self._is_another(
+                iid, evidence.process_start, carried=True
+            ):
+                return self._differs(iid, evidence.detail)
             case IdentityOutcome.SILENT:
                 return self._silent(evidence, now)
-            case IdentityOutcome.UNLIKE if self._is_another(iid, evidence.process_start, carried=True):
-                return self._differs(iid, evidence.detail)
             case IdentityOutcome.UNLIKE:
                 return self._fail(iid, evidence.detail, now=now)
             case IdentityOutcome.LIKE if evidence.process_start is not None:
@@ -274,16 +281,32 @@ class Identification:
         self._silence.pop(iid, None)
 
     def _silent(self, evidence: Identified, now: float) -> Effects:
-        iid, detail = evidence.iid, evidence.detail
-        if self.starts.of(iid) is not None:
-            self._misses[iid] = misses = self._misses.get(iid, 0) + 1
-            if misses < self._rules.misses:
-                return NOTHING
-            return self._fail(iid, f"not verified {misses} times in a row, last: {detail}", now=now)
-        if self._silence.get(iid) == detail:
+        iid, detail, accepted = evidence.iid, evidence.detail, self.starts.of(evidence.iid)
+        if accepted is None or (iid in self._owed and self._rules.whole_wave):
+            return self._told_once(tell("identity_awaited", iid, reason=detail), detail)
+        self._misses[iid] = misses = self._misses.get(iid, 0) + 1
+        if misses < self._rules.misses:
             return NOTHING
-        self._silence[iid] = detail
-        return (tell("identity_awaited", iid, reason=detail),)
+        why = f"not verified {misses} times in a row, last: {detail}"
+        if evidence.process_start is None or self._is_another(iid, evidence.process_start):
+            return self._fail(iid, why, now=now)
+        return self._unattested(iid, why, now=now)
+
+    def _unattested(self, iid: str, why: str, *, now: float) -> Effects:
+        """The accepted process runs, and its sidecar has gone: that is no reason to serve nobody."""
+        eligible = self._standings.eligible(now)
+        last = iid in eligible and takes_last(iid, able=self._standings.able, eligible=eligible)
+        if not (last or self._rules.whole_wave):
+            return self._fail(iid, why, now=now)
+        reason = f"no ejection, for the accepted process runs and no other engine can take its part: {why}"
+        return self._told_once(tell("identity_failed", iid, reason=reason, enforced=False), _UNATTESTED)
+
+    def _told_once(self, told: Told, what: str) -> Effects:
+        iid = str(told.fields["iid"])
+        if self._silence.get(iid) == what:
+            return NOTHING
+        self._silence[iid] = what
+        return (told,)
 
     def _fail(self, iid: str, why: str, *, now: float) -> Effects:
         """An identity failure: the engine is out, and its readmission validates everything."""

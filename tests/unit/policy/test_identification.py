@@ -48,8 +48,15 @@ def like(fleet: Fleet, iid: str, start: float = STARTED, *, now: float = NOW) ->
     return fleet.step(Identified(iid, LIKE, start), now)
 
 
-def silent(fleet: Fleet, iid: str, why: str = "the sidecar answers 503", *, now: float = NOW) -> list[str]:
-    return kinds(fleet.step(Identified(iid, SILENT, detail=why), now))
+def silent(
+    fleet: Fleet,
+    iid: str,
+    why: str = "the sidecar answers 503",
+    *,
+    now: float = NOW,
+    start: float | None = None,
+) -> list[str]:
+    return kinds(fleet.step(Identified(iid, SILENT, start, why), now))
 
 
 def kinds(effects: tuple[Effect, ...]) -> list[str]:
@@ -216,6 +223,38 @@ def test_silence_counts_as_missed_sweeps_do() -> None:
     assert silent(fleet, "d0") == ["identity_failed", "ejection"]
 
 
+def test_a_sidecar_that_has_gone_ejects_its_engine_where_others_take_its_part() -> None:
+    fleet = fleet_of("p0 d0 d1", pinned="p0 d0 d1", contract=CONTRACT, liveness_misses=1)
+    for iid in ALL:
+        like(fleet, iid)
+    assert silent(fleet, "d0", start=STARTED) == ["identity_failed", "ejection"]
+    (told,) = fleet.step(Identified("d1", SILENT, STARTED, "the sidecar answers 503"), NOW)
+    assert isinstance(told, Told)
+    assert (told.kind, told.enforced) == ("identity_failed", False)
+    assert silent(fleet, "d1", start=STARTED) == [], "told once"
+    assert fleet.available(NOW) == ("d1", "p0")
+    like(fleet, "d1")
+    assert silent(fleet, "d1", start=STARTED) == ["identity_failed"]
+    assert silent(fleet, "d1") == ["identity_failed", "ejection"], "nobody knows what it is"
+
+
+def test_with_whole_wave_a_sidecar_that_has_gone_holds_no_fleet() -> None:
+    fleet = accepted(engine_restart_policy="whole_wave", liveness_misses=1)
+    assert silent(fleet, "d0", start=STARTED) == ["identity_failed"]
+    assert fleet.available(NOW) == ALL
+    assert silent(fleet, "d0", start=STARTED + 60) == [
+        "peer_restarted",
+        "identity_failed",
+        "ejection",
+        "wave_required",
+    ]
+
+
+def test_a_silent_sidecar_of_another_process_than_the_owner_before_accepted_holds_the_fleet() -> None:
+    successor = handed_over(accepted(), Opening())
+    assert silent(successor, "d0", start=STARTED + 60) == ["identity_failed", "wave_required"]
+
+
 def test_our_own_doing_and_unknown_engines_say_nothing() -> None:
     fleet = accepted(liveness_misses=1)
     for evidence in (
@@ -288,6 +327,18 @@ def test_who_was_accepted_before_and_is_silent_now_is_out_after_its_misses() -> 
     assert silent(successor, "d1") == []
     assert silent(successor, "d1") == ["identity_failed", "ejection"]
     assert successor.available(NOW) == ("d0", "p0")
+
+
+def test_with_whole_wave_a_resume_waits_for_a_sidecar_and_holds_nobody() -> None:
+    before = accepted(engine_restart_policy="whole_wave")
+    successor = handed_over(before, Opening(verify=True), engine_restart_policy="whole_wave")
+    like(successor, "d0")
+    like(successor, "p0")
+    assert silent(successor, "d1", start=STARTED) == ["identity_awaited"]
+    assert silent(successor, "d1") == silent(successor, "d1", start=STARTED) == []
+    assert (successor.identification.owing(), successor.upkeep.wave.reason) == (("d1",), "")
+    like(successor, "d1")
+    assert successor.available(NOW) == ALL
 
 
 def test_what_its_owner_had_not_settled_is_owed_by_the_successor_too() -> None:

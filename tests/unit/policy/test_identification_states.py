@@ -78,7 +78,8 @@ class Identities(RuleBasedStateMachine):
     @rule(iid=iids)
     def passes_every_check(self, iid: str) -> None:
         """Those of an automatic readmission."""
-        if self.fleet.standings.is_ejected(iid):
+        standings = self.fleet.standings
+        if standings.is_ejected(iid) and iid not in standings.drained:
             self.proved[iid].add(self.live[iid])
             self.newest[iid] = self.live[iid]
             self.step(Validated(iid, WELL, process_start=self.live[iid]))
