@@ -1,0 +1,273 @@
+"""Anything in any order over a fleet with waves: a held fleet serves again by a completed wave only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import (
+    Check,
+    CohortProved,
+    Evidence,
+    FailureClass,
+    HealthProbed,
+    InferenceProbed,
+    LegFailed,
+    LegSucceeded,
+    LivenessSwept,
+    ProbeOutcome,
+    Validated,
+)
+from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WaveState, WorkLeft
+from narwhal.model.placement import Demand
+from narwhal.policy.fleet import Fleet
+from narwhal.policy.readmission import ORDER
+from narwhal.policy.travel import Opening
+from tests.support.settings import handoff_document
+from tests.unit.policy.test_judgement import fleet_of
+
+IIDS = ("p0", "p1", "d0", "d1")
+WAVE = DrainOrder((), wave=True, deadline_s=50.0)
+WELL = tuple(Check(name, "passed") for name in ORDER)
+
+iids = st.sampled_from(IIDS)
+passed = st.integers(0, len(ORDER))
+
+
+def ended(iid: str, passed: int, *, conclusive: bool = True) -> Validated:
+    """The check after those that passed failed, or could not be made."""
+    checks = WELL[:passed]
+    if conclusive and passed < len(ORDER):
+        checks = (*checks, Check(ORDER[passed], "failed", "it broke"))
+    return Validated(iid, checks, conclusive=conclusive)
+
+
+class Waves(RuleBasedStateMachine):
+    """`held`: a wave is drained or required, as the model knows it from what it did and what was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        self.number = 0
+        self.held = False
+        self.on: str | None = None
+        self.out: set[str] = set()
+        self.ready: set[str] = set()
+        self.policy = "individual"
+        self.fleet = self.new_fleet()
+
+    @initialize(policy=st.sampled_from(("individual", "whole_wave")))
+    def begin_with(self, policy: str) -> None:
+        self.policy = policy
+        self.fleet = self.new_fleet()
+
+    def new_fleet(self) -> Fleet:
+        return fleet_of(" ".join(IIDS), pinned="d1", liveness_misses=2, engine_restart_policy=self.policy)
+
+    def state(self, iid: str) -> DrainState:
+        return self.fleet.upkeep.drains.record(iid).state
+
+    def validating(self) -> bool:
+        return all(self.state(iid) is DrainState.VALIDATING for iid in IIDS)
+
+    # --- orders ----------------------------------------------------------------------------------
+
+    @rule(named=st.booleans())
+    def a_wave_is_drained(self, named: bool) -> None:
+        order = replace(WAVE, engines=IIDS, wave=False) if named else WAVE
+        upkeep = self.fleet.upkeep
+        assert upkeep.orders.refuses_drain(order, self.now) == ""
+        self.number += 1
+        upkeep.drain_wave(f"w{self.number}", deadline_at=self.now + 50.0)
+        self.on = self.on or f"w{self.number}"
+        self.held = True
+        self.out = set(IIDS)
+
+    @rule(iid=iids)
+    def one_is_drained(self, iid: str) -> None:
+        why = self.fleet.upkeep.orders.refuses_drain(DrainOrder((iid,)), self.now)
+        assert why or (self.policy == "individual" and (self.on or not self.held))
+        if not why:
+            self.fleet.upkeep.drain(iid, deadline_at=self.now + 50.0)
+            self.out.add(iid)
+
+    @rule(why=st.sampled_from(("another model", "another process")))
+    def a_wave_is_required(self, why: str) -> None:
+        self.fleet.upkeep.require_wave(why)
+        self.held = True
+
+    @rule(iid=iids)
+    def captured(self, iid: str) -> None:
+        if iid in self.out:
+            self.fleet.upkeep.captured(iid, Captured(self.now, "0.11.0"))
+
+    @rule(iid=iids, left=st.sampled_from((0, 0, 1)))
+    def work_is_looked_at(self, iid: str, left: int) -> None:
+        if self.fleet.upkeep.settle(iid, WorkLeft(0, left, 0, 0, 0)):
+            assert left == 0
+            self.ready.add(iid)
+
+    # --- readmissions ----------------------------------------------------------------------------
+
+    @rule()
+    def a_wave_is_readmitted(self) -> None:
+        why = self.fleet.upkeep.orders.refuses_readmit(WAVE)
+        assert (why == "") == (self.on is not None)
+        if not why:
+            self.fleet.upkeep.begin_wave()
+            self.ready.clear()
+
+    @precondition(lambda self: self.on is not None)
+    @rule(iid=iids, count=passed, conclusive=st.booleans(), missing=st.booleans())
+    def a_member_fails(self, iid: str, count: int, conclusive: bool, missing: bool) -> None:
+        """It ended after that many checks, or was not looked at at all; the others did well."""
+        told = {one: ended(one, len(ORDER)) for one in IIDS}
+        told[iid] = ended(iid, count, conclusive=conclusive)
+        if missing:
+            told.pop(iid)
+        self.a_wave_is_readmitted()
+        self.wave_validated(told)
+
+    @precondition(lambda self: self.on is not None)
+    @rule(iid=iids)
+    def a_member_ends_alone(self, iid: str) -> None:
+        """An answer of a validation that began before the wave."""
+        self.a_wave_is_readmitted()
+        self.one_validated(iid, len(ORDER), conclusive=True)
+
+    @precondition(lambda self: self.on is not None)
+    @rule(cautious=st.booleans())
+    def another_owner_comes_during_its_validation(self, cautious: bool) -> None:
+        self.a_wave_is_readmitted()
+        self.another_owner(cautious)
+        self.wave_validated({iid: ended(iid, len(ORDER)) for iid in IIDS})
+
+    @precondition(lambda self: self.on is not None)
+    @rule()
+    def its_validation_ends_well(self) -> None:
+        self.a_wave_is_readmitted()
+        self.wave_validated({iid: ended(iid, len(ORDER)) for iid in IIDS})
+        assert self.fleet.available(self.now) == tuple(sorted(IIDS))
+        assert self.fleet.standing(self.now).ejected == ()
+
+    def wave_validated(self, told: dict[str, Validated]) -> None:
+        under_way = self.on is not None and self.validating()
+        well = len(told) == len(IIDS) and all(one.conclusive and one.checks == WELL for one in told.values())
+        effects = self.fleet.upkeep.wave_validated(
+            told, process_starts=dict.fromkeys(told, self.now), now=self.now
+        )
+        assert bool(effects) == under_way
+        if under_way and well:
+            self.held, self.on = False, None
+            self.out.clear()
+            self.ready.clear()
+        elif under_way:
+            assert self.fleet.upkeep.wave.error
+            assert {self.state(iid) for iid in IIDS} == {DrainState.BLOCKED}
+
+    @rule(iid=iids, count=passed, conclusive=st.booleans())
+    def one_is_readmitted(self, iid: str, count: int, conclusive: bool) -> None:
+        why = self.fleet.upkeep.orders.refuses_readmit(DrainOrder((iid,)))
+        if not why and self.state(iid) is not DrainState.VALIDATING:
+            assert self.policy == "individual"
+            assert not self.held
+            self.fleet.upkeep.drains.begin(iid)
+            self.ready.discard(iid)
+        self.one_validated(iid, count, conclusive=conclusive)
+
+    @rule(iid=iids, count=passed)
+    def one_validation_ends_late(self, iid: str, count: int) -> None:
+        self.one_validated(iid, count, conclusive=True)
+
+    def one_validated(self, iid: str, count: int, *, conclusive: bool) -> None:
+        was = self.state(iid)
+        told = ended(iid, count, conclusive=conclusive)
+        self.fleet.upkeep.validated(told, process_start=self.now, now=self.now)
+        if was is DrainState.VALIDATING and self.on is None and conclusive and count == len(ORDER):
+            self.out.discard(iid)
+
+    # --- everything else -------------------------------------------------------------------------
+
+    def step(self, evidence: Evidence) -> None:
+        before = self.fleet.standing(self.now).ejected
+        self.fleet.step(evidence, self.now)
+        if self.policy == "whole_wave" and set(self.fleet.standing(self.now).ejected) - set(before):
+            self.held = True
+
+    @rule(iid=iids, failure=st.sampled_from((FailureClass.STREAM, FailureClass.CONNECTION)))
+    def legs_fail(self, iid: str, failure: FailureClass) -> None:
+        for _ in range(3):
+            self.step(LegFailed(iid, Leg.DECODE, failure, "way", "it broke"))
+
+    @rule(iid=iids)
+    def an_automatic_validation_is_good(self, iid: str) -> None:
+        self.step(Validated(iid, WELL))
+
+    @rule()
+    def a_cohort_is_good(self) -> None:
+        self.step(CohortProved(tuple(Validated(iid, WELL[-2:]) for iid in IIDS)))
+
+    @rule(iid=iids, outcome=st.sampled_from(ProbeOutcome))
+    def it_is_looked_at(self, iid: str, outcome: ProbeOutcome) -> None:
+        for evidence in (
+            HealthProbed(iid, outcome),
+            InferenceProbed(iid, outcome),
+            LivenessSwept(iid, outcome),
+            LegSucceeded(iid, Leg.DECODE),
+        ):
+            self.step(evidence)
+
+    @rule(seconds=st.sampled_from((0.5, 40.0, 70.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.fleet.tick(self.now)
+        self.fleet.upkeep.expire(self.now)
+
+    @rule(cautious=st.booleans())
+    def another_owner(self, cautious: bool) -> None:
+        state = self.fleet.export(self.now)
+        document = replace(
+            handoff_document(p0="prefill", p1="prefill", d0="decode", d1="decode"),
+            ejected=state.ejected,
+            lifecycle=state.lifecycle,
+            inference_sources=state.inference_sources,
+        )
+        self.fleet = self.new_fleet()
+        self.fleet.restore(document, self.now, opening=Opening(cautious=cautious))
+        self.ready.clear()
+        assert all(self.state(iid) is not DrainState.VALIDATING for iid in IIDS)
+
+    # --- always ----------------------------------------------------------------------------------
+
+    @invariant()
+    def a_held_fleet_takes_nothing_and_says_why(self) -> None:
+        self.fleet.check_invariants()
+        upkeep = self.fleet.upkeep
+        assert bool(upkeep.wave.reason) == self.held
+        assert upkeep.wave.wave_id == self.on
+        assert upkeep.drains.out() == self.out
+        available = set(self.fleet.available(self.now))
+        assert not available & (set(IIDS) if self.held else self.out)
+        if self.held:
+            assert self.fleet.reserve_prefill(Demand(1, 1), self.now) is None
+            assert self.fleet.reserve_decode(Demand(1, 1), self.now, producer="p0") is None
+
+    @invariant()
+    def a_wave_is_all_or_nothing(self) -> None:
+        members = {record.iid for record in self.fleet.upkeep.drains.records() if record.wave_id is not None}
+        assert members == (set(IIDS) if self.on else set())
+        view = self.fleet.upkeep.view()
+        assert view.ready_to_stop == (self.on is not None and self.ready == set(IIDS))
+
+    @invariant()
+    def under_whole_wave_an_ejected_engine_holds_all(self) -> None:
+        if self.policy == "whole_wave" and self.fleet.standing(self.now).ejected:
+            assert self.fleet.upkeep.wave.state is not WaveState.OFF
+
+
+TestWaves = Waves.TestCase
+TestWaves.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
