@@ -2,7 +2,8 @@
 
     NarwhalError
       RequestError          -> 4xx       BadRequest, UnknownModel, TooLarge, RequestIncomplete
-      CapacityError         -> 429/503   Overloaded, Refused, NoEngine, NoSchedulableEngine, NotOwner
+      CapacityError         -> 429/503   Overloaded, NoSeat, Refused, NoEngine,
+                                         NoSchedulableEngine, NotOwner
       DeadlineError         -> 504       RequestExpired, QueueExpired, HandoffExpired
       EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StaleEpoch,
                                          StreamBroken, HandoffInvalid, SuspectedPoison, PoolExhausted
@@ -60,6 +61,10 @@ class CapacityError(NarwhalError):
 
 class Overloaded(CapacityError):
     """In-flight limit reached and no queue room, or the engine's last answer was 429."""
+
+
+class NoSeat(Overloaded):
+    """Every engine that the leg may go to has as many of its kind as it may have at a time: wait for one."""
 
 
 class Refused(CapacityError):

@@ -32,7 +32,6 @@ OPTIONAL_BLOCKS: Final = ("engines[].shared_device", "engine_contract", "hardwar
 """Sections whose fields have no effect, and need no values, unless the section is there."""
 
 # Parts that come after this version, by the name that the warning line uses.
-SEATS: Final = "legs per engine"
 PREDICTIVE: Final = "predictive admission"
 ROLES: Final = "role control"
 
@@ -267,18 +266,14 @@ _SERVING = (
     _whole(
         "serving.prefill_concurrency",
         0,
-        doc="Prefill legs at one engine at a time; 0 = no limit.",
+        doc="Prefill legs at one engine at a time, the next waits; 0 = no limit.",
         rule=NOT_NEGATIVE,
-        later=SEATS,
-        at_rest=0,
     ),
     _whole(
         "serving.decode_concurrency",
         0,
-        doc="Decode legs at one engine at a time; 0 = no limit.",
+        doc="Decode legs at one engine at a time, the next waits; 0 = no limit.",
         rule=NOT_NEGATIVE,
-        later=SEATS,
-        at_rest=0,
     ),
     _number(
         "serving.handoff_timeout_s",

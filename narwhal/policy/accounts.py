@@ -3,6 +3,7 @@
 | event | effect |
 | --- | --- |
 | prefill, decode | the leg is placed on the cheapest candidate: resident + 1, work added |
+| prefill, decode, every candidate has its fill of such legs | NoSeat |
 | release | resident - 1, work taken back; again: nothing |
 | hand_off | the same for a prefill that completed, and its KV is held from now on |
 | pulled | that KV is held no more; again: nothing |
@@ -14,13 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from narwhal.errors import InvariantViolation
+from narwhal.errors import InvariantViolation, NoSeat
 from narwhal.model.engine import EngineProfile, Leg
 from narwhal.model.pair_view import HeldKv
 from narwhal.model.placement import Demand, Reservation, Resident
-from narwhal.model.settings import SloSettings
+from narwhal.model.settings import ServingSettings, SloSettings
 from narwhal.policy.cost import NEUTRAL, NEUTRAL_TPOT, EngineLoad
-from narwhal.policy.kv_ledger import KvLedger
+from narwhal.policy.kv_ledger import KvLedger, lease_s
 from narwhal.policy.placement import Pick, pick_decode, pick_prefill
 
 
@@ -37,7 +38,7 @@ class Accounts:
         profiles: Mapping[str, EngineProfile],
         *,
         slo: SloSettings,
-        lease_s: float,
+        serving: ServingSettings,
     ) -> None:
         iids = tuple(engines)
         self.profiled = all(iid in profiles for iid in iids)
@@ -47,9 +48,12 @@ class Accounts:
         self.loads = {
             iid: EngineLoad(iid, profiles[iid] if self.profiled else NEUTRAL, tpot_s=tpot_s) for iid in iids
         }
+        self._prefill_seats = serving.prefill_concurrency
+        self._decode_seats = serving.decode_concurrency
+        """Legs of each kind that an engine has at a time at most; 0 = no limit."""
         self._open: dict[int, Reservation] = {}
         self._tickets = 0
-        self._kv = KvLedger(iids, lease_s=lease_s)
+        self._kv = KvLedger(iids, lease_s=lease_s(serving.handoff_timeout_s))
         self._unweighed: set[str] = set()
         """Engines whose held KV has changed since a prefill was placed last, the only thing it weighs on."""
 
@@ -66,16 +70,20 @@ class Accounts:
     # --- legs ------------------------------------------------------------------------------------
 
     def prefill(self, candidates: tuple[EngineLoad, ...], demand: Demand) -> Reservation:
-        """On one of the `candidates`, not empty."""
+        """On one of the `candidates`, not empty. Raises NoSeat."""
         if self._unweighed:
             self.weigh()
+        if self._prefill_seats:
+            candidates = _seated([e for e in candidates if e.prefills < self._prefill_seats], Leg.PREFILL)
         pick = pick_prefill(candidates, demand.input_tokens, ttft_s=self._ttft_s)
         work = pick[0].prefill_begins(demand.input_tokens)
         return self._reserved(pick, Leg.PREFILL, work=work)
 
     def decode(self, candidates: tuple[EngineLoad, ...], demand: Demand) -> Reservation:
-        """On one of the `candidates`, not empty."""
+        """On one of the `candidates`, not empty. Raises NoSeat."""
         tokens = demand.kv_tokens
+        if self._decode_seats:
+            candidates = _seated([e for e in candidates if e.decodes < self._decode_seats], Leg.DECODE)
         pick = pick_decode(candidates, tokens, limit=self._decode_limit)
         pick[0].decode_changed(1, tokens)
         return self._reserved(pick, Leg.DECODE, work=tokens)
@@ -147,3 +155,9 @@ class Accounts:
                 raise InvariantViolation(f"{iid}: resident counts differ from the open reservations")
             if load.kv_tokens < 0 or load.prefill_work < 0.0:
                 raise InvariantViolation(f"{iid}: negative resident work")
+
+
+def _seated(free: list[EngineLoad], leg: Leg) -> tuple[EngineLoad, ...]:
+    if not free:
+        raise NoSeat(f"no engine has a seat for the {leg.value} leg")
+    return tuple(free)

@@ -35,7 +35,6 @@ from narwhal.policy.cost import EngineLoad
 from narwhal.policy.demand import Risk
 from narwhal.policy.identification import Identification, IdentityRules, ProcessStarts
 from narwhal.policy.judgement import Judgement
-from narwhal.policy.kv_ledger import lease_s
 from narwhal.policy.offer import Offer, make_offer
 from narwhal.policy.outage import Outage
 from narwhal.policy.pacing import Pacing
@@ -67,7 +66,7 @@ class Fleet:
             self._specs,
             profiles,
             slo=settings.slo,
-            lease_s=lease_s(settings.serving.handoff_timeout_s),
+            serving=settings.serving,
         )
         self._loads = self.accounts.loads
         self._judgement = Judgement(

@@ -242,11 +242,13 @@ class Router:
         dialect = make_dialect(config.engine.dialect, config.engine.connector)
         access = EngineAccess(self.client, dialect, clock, config.engine)
         witness = Witness(self.judge)
+        attempt = Attempt(access, config.serving, fleet=self.fleet, control=self.check, witness=witness)
+        self.ledger.freed = attempt.freed
         return Handler(
             self.ledger,
             doors=self.doors,
             sizer=Sizer(access, self.fleet, witness=witness),
-            attempt=Attempt(access, config.serving, fleet=self.fleet, control=self.check, witness=witness),
+            attempt=attempt,
             retries=self.retries,
         )
 

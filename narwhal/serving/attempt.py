@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from functools import partial
 
-from narwhal.errors import EngineError, EngineRefused, HandoffExpired, NoEngine, StaleEpoch
+from narwhal.errors import (
+    EngineError,
+    EngineRefused,
+    HandoffExpired,
+    NoEngine,
+    NoSeat,
+    RequestExpired,
+    StaleEpoch,
+)
 from narwhal.model.engine import Leg
 from narwhal.model.placement import Reservation
 from narwhal.model.settings import ServingSettings
@@ -19,6 +27,7 @@ from narwhal.serving.ledger import Entry
 from narwhal.serving.leg import EngineAccess, Place, new_engine_rid
 from narwhal.serving.output import note_output, open_output
 from narwhal.serving.prefill import PrefillLeg
+from narwhal.serving.seats import Seats, Wish
 from narwhal.serving.witness import Witness
 
 
@@ -42,6 +51,10 @@ class Attempt:
         self._witness = witness
         self._prefill = PrefillLeg(access, timeout_s=settings.prefill_timeout_s)
         self._decode = DecodeLeg(access)
+        self.seats = Seats(fleet, clock=access.clock)
+        limited = settings.prefill_concurrency or settings.decode_concurrency
+        self.freed = self.seats.freed if limited else None
+        """For the ledger; None: nobody ever waits for a seat."""
 
     async def run(self, job: Job, avoid: Set[str]) -> None:
         """Returns when the whole answer has been written to the client.
@@ -50,17 +63,52 @@ class Attempt:
         RequestExpired or HandoffExpired; whether output was visible by then, `job.stream` tells.
         """
         job.entry.attempt()
-        producer = self._reserve_prefill(job, avoid)
+        try:
+            producer = self._reserve_prefill(job, avoid)
+        except NoSeat:
+            producer = await self._seat_for_prefill(job, avoid)
         descriptor = await self._run_prefill(job, producer)
         job.entry.hand_off(producer, job.demand.input_tokens)
         await self._run_decode(job, producer, descriptor=descriptor, avoid=avoid)
 
     def _reserve_prefill(self, job: Job, avoid: Set[str]) -> Reservation:
+        if self.seats.prefill.waiting:
+            raise NoSeat("others wait for one")
         reservation = self._fleet.reserve_prefill(job.demand, self._clock.now(), avoid=avoid)
         if reservation is None:
             raise self._control.refusal() or NoEngine("no engine can take the prefill leg now")
         job.entry.hold(reservation)
         return reservation
+
+    async def _seat_for_prefill(self, job: Job, avoid: Set[str]) -> Reservation:
+        wish = Wish(
+            lambda now: self._fleet.reserve_prefill(job.demand, now, avoid=avoid),
+            job.deadline.at,
+            lambda: RequestExpired("the request's deadline passed in line for a prefill seat"),
+            self._control.refusal,
+        )
+        reservation = await self.seats.prefill.turn(wish)
+        if reservation is None:
+            raise self._control.refusal() or NoEngine("no engine can take the prefill leg now")
+        job.entry.hold(reservation)
+        return reservation
+
+    async def _seat_for_decode(
+        self, job: Job, since: float, *, producer: str, avoid: Set[str]
+    ) -> Reservation | None:
+        """Its KV waits since `since`, and its prefill is done: a loss of control does not end it."""
+        stale_at = since + self._handoff_s
+        late = (
+            partial(HandoffExpired, "the KV handoff grew too old in line for a decode seat")
+            if stale_at < job.deadline.at
+            else partial(RequestExpired, "the request's deadline passed in line for a decode seat")
+        )
+        wish = Wish(
+            lambda now: self._fleet.reserve_decode(job.demand, now, producer=producer, avoid=avoid),
+            min(stale_at, job.deadline.at),
+            late,
+        )
+        return await self.seats.decode.turn(wish)
 
     async def _run_prefill(self, job: Job, producer: Reservation) -> KvDescriptor:
         entry, sent_before = job.entry, job.entry.dispatched
@@ -85,7 +133,12 @@ class Attempt:
         self, job: Job, prefill: Reservation, *, descriptor: KvDescriptor, avoid: Set[str]
     ) -> None:
         entry, now, producer = job.entry, self._clock.now(), prefill.iid
-        reservation = self._fleet.reserve_decode(job.demand, now, producer=producer, avoid=avoid)
+        try:
+            if self.seats.decode.waiting:
+                raise NoSeat("others wait for one")
+            reservation = self._fleet.reserve_decode(job.demand, now, producer=producer, avoid=avoid)
+        except NoSeat:
+            reservation = await self._seat_for_decode(job, now, producer=producer, avoid=avoid)
         if reservation is None:
             raise self._control.refusal() or NoEngine("no engine can take the decode leg now")
         entry.hold(reservation)

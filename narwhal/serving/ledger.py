@@ -42,6 +42,8 @@ class Ledger:
         """Prefill+decode attempts begun since the start."""
         self.retries = 0
         """Those of them that were not a request's first."""
+        self.freed: Callable[[], None] | None = None
+        """Called after reservations have ended, where legs may wait for that."""
 
     def open(self, inbound: Inbound, epoch: int) -> Entry:
         """Counts the request. Use the entry as a context manager at once."""
@@ -95,7 +97,10 @@ class Entry:
     def hand_off(self, prefill: Reservation, tokens: int) -> None:
         """The prefill leg has ended on its engine, which holds its KV from now on."""
         self._held.remove(prefill)
-        self._ledger.fleet.accounts.hand_off(prefill, tokens, now=self._ledger.clock.now())
+        ledger = self._ledger
+        ledger.fleet.accounts.hand_off(prefill, tokens, now=ledger.clock.now())
+        if ledger.freed is not None:
+            ledger.freed()
 
     def attempt(self) -> None:
         """Counts the start of one prefill+decode attempt; what an earlier one left in the row is no more."""
@@ -168,6 +173,8 @@ class Entry:
         for reservation in self._held:
             self._ledger.fleet.release(reservation, now)
         self._held.clear()
+        if self._ledger.freed is not None:
+            self._ledger.freed()
 
 
 def _ender_of_this_task() -> Callable[[], None]:

@@ -38,6 +38,7 @@ from narwhal.serving.handler import Handler
 from narwhal.serving.ledger import Ledger
 from narwhal.serving.leg import EngineAccess
 from narwhal.serving.retries import Retries
+from narwhal.serving.seats import Seats
 from narwhal.serving.sizing import Sizer
 from narwhal.serving.waiting_room import WaitingRoom
 from narwhal.serving.witness import Witness
@@ -67,10 +68,15 @@ class Rig:
     heard: Heard
     retries: Retries
     http: httpx.AsyncClient
+    seats: Seats
 
     @property
     def port(self) -> int:
         return int(self.url.rsplit(":", 1)[1])
+
+    def waiting(self, leg: str) -> int:
+        """Legs in line for a seat."""
+        return len(getattr(self.seats, leg).waiting)
 
     @property
     def last(self) -> RequestRow:
@@ -126,11 +132,13 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
     witness = Witness(heard)
     doors = Doors(Admission(config.serving), control=control, fleet=fleet, clock=clock)
     retries = Retries(RetryPolicy(config.serving), clock=clock, draw=options.draw)
+    attempt = Attempt(access, config.serving, fleet=fleet, control=control, witness=witness)
+    ledger.freed = attempt.freed
     handler = Handler(
         ledger,
         doors=doors,
         sizer=Sizer(access, fleet, witness=witness),
-        attempt=Attempt(access, config.serving, fleet=fleet, control=control, witness=witness),
+        attempt=attempt,
         retries=retries,
     )
     card = Card(config.model)
@@ -145,7 +153,20 @@ async def router(config: FleetConfig, options: RouterOptions) -> AsyncIterator[R
         _served(DataFirst(views, Starlette(routes=data_routes(views)))) as url,
         httpx.AsyncClient(base_url=url) as http,
     ):
-        yield Rig(url, fleet, ledger, totals, recorder, card, client, doors.room, heard, retries, http)
+        yield Rig(
+            url,
+            fleet,
+            ledger,
+            totals,
+            recorder,
+            card,
+            client,
+            doors.room,
+            heard,
+            retries,
+            http,
+            attempt.seats,
+        )
         await http.aclose()
     await client.aclose()
 

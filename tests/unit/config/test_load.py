@@ -237,9 +237,7 @@ def test_fields_of_later_parts_are_named_in_one_line(tmp_path: Path) -> None:
     serving = {"admission": "open", "prefill_concurrency": 8, "decode_concurrency": 2}
     controller = {"reactive": {"step_s": 2}}
     assert warnings_of(tmp_path, serving=serving, controller=controller) == [
-        "accepted, but this version does not act on it yet: "
-        "role control (controller.reactive.step_s); "
-        "legs per engine (serving.prefill_concurrency, serving.decode_concurrency)"
+        "accepted, but this version does not act on it yet: role control (controller.reactive.step_s)"
     ]
 
 
