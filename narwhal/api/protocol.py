@@ -24,7 +24,8 @@ from narwhal.api.client_stream import EXTENSION, TransportStream
 from narwhal.api.cycle import NOBODY_WAITS, GeneratingCycle
 from narwhal.api.envelope import envelope, new_request_id
 from narwhal.api.errors import INVALID
-from narwhal.api.request_head import BadHead, CheckedHeads
+from narwhal.api.parting import Parting
+from narwhal.api.request_head import BadHead
 from narwhal.model.request import Api
 
 DATA_PATHS = {api.value.encode(): api.value for api in Api}
@@ -66,7 +67,7 @@ def _refusal(status: int, message: str, *, default_headers: Iterable[tuple[bytes
     return b"".join(head) + body
 
 
-class RouterProtocol(CheckedHeads):
+class RouterProtocol(Parting):
     """Give it to uvicorn as `http=RouterProtocol`. Written against uvicorn 0.54; see test_protocol.py."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -169,6 +170,8 @@ class RouterProtocol(CheckedHeads):
         self.url, self.headers, self.expect_100_continue = url, headers, expects
         self.scope["headers"] = headers
         super().on_headers_complete()
+        if self.leaving:
+            self.cycle.keep_alive = False
         stream = TransportStream(self, self.cycle, chunked=self.scope["http_version"] != "1.0")
         self._streams.append(stream)
         self.scope["extensions"] = {EXTENSION: stream}  # type: ignore[dict-item]
@@ -176,7 +179,7 @@ class RouterProtocol(CheckedHeads):
     def _begin_generating(self, path: str, *, is_1_1: bool) -> None:
         """What uvicorn's own does, for a request whose target is known."""
         before = self.cycle
-        keep_alive = is_1_1 and self.parser.should_keep_alive()
+        keep_alive = is_1_1 and not self.leaving and self.parser.should_keep_alive()
         scope = {"path": path, "headers": self.headers}
         self.cycle = cycle = GeneratingCycle(self, scope, keep_alive=keep_alive)
         stream = TransportStream(self, cycle, chunked=is_1_1)

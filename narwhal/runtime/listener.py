@@ -7,6 +7,8 @@ not. The drain of streams happens before `stop`.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from narwhal.api.parting import Parting
 from narwhal.api.protocol import RouterProtocol
 from narwhal.errors import ConfigError
 
@@ -77,15 +80,23 @@ class DatedState(ServerState):
         """The base class begins with none."""
 
 
+def _protocol_of_one_server() -> type[RouterProtocol]:
+    class ServedProtocol(RouterProtocol):
+        """Has the `leaving` of this server's connections."""
+
+    return ServedProtocol
+
+
 class HttpServer:
     """Uvicorn with our protocol on one socket. `start` and `stop` once each."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
         self._listener = listener
+        self._protocol = _protocol_of_one_server()
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=RouterProtocol,
+                http=self._protocol,
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
@@ -107,8 +118,39 @@ class HttpServer:
         self._server.lifespan = config.lifespan_class(config)
         await self._server.startup(sockets=[self._listener])
 
+    def leave(self) -> None:
+        """From now on every response is its connection's last: clients that go on go elsewhere."""
+        self._protocol.leaving = True
+        for connection in self._server.server_state.connections:
+            if isinstance(connection, Parting):
+                connection.leave()
+
     async def stop(self) -> None:
-        """Closes the listener and idle connections, cuts what has not ended within `CLOSE_S`."""
+        """Answers what has come, closes listener and connections, cuts what is left after `CLOSE_S`."""
         if self._server.started:
+            self.leave()
+            waiting = self._waiting()
+            for server in self._server.servers:
+                server.close()
+            for connection in waiting:
+                await self._take(connection)
             await self._server.shutdown(sockets=[self._listener])
         self._listener.close()
+
+    def _waiting(self) -> list[socket.socket]:
+        """Connections that the kernel has made and nobody has accepted: closing the listener resets them."""
+        found: list[socket.socket] = []
+        with contextlib.suppress(OSError):  # no more, or none that can be had
+            while len(found) < BACKLOG:
+                found.append(self._listener.accept()[0])
+        return found
+
+    async def _take(self, connection: socket.socket) -> None:
+        server, made = self._server, self._protocol
+
+        def protocol() -> RouterProtocol:
+            state = server.lifespan.state
+            return made(config=server.config, server_state=server.server_state, app_state=state)
+
+        connection.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)

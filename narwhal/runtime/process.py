@@ -227,6 +227,8 @@ async def _end(
         gate = router.control.gate
         handed_over = gate.may_admit(SystemClock().now()) and gate.holder != ""
         await router.control.shut_down()
+        for server in servers:
+            server.leave()
         if handed_over:
             await _linger(signals.cut)
         left = await router.drain(signals.cut, within_s=graceful_s)
