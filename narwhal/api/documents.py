@@ -125,11 +125,14 @@ def lifecycle_document(view: LifecycleView) -> Document:
 
 def _upkeep(iid: str, view: LifecycleView) -> Document:
     """One engine's record; an active engine may have none. One that is out by a verdict shows why, and how
-    its newest readmission checks ended."""
+    its newest readmission checks ended; one whose identity is awaited why that is not there."""
     record = view.records.get(iid, {})
-    out = view.ejections.get(iid)
-    if out is not None and record.get("state", "active") == "active":
-        record = {**record, "checks": [asdict(check) for check in out.checks], "error": out.sentence}
+    out, awaited = view.ejections.get(iid), view.awaited.get(iid)
+    if record.get("state", "active") == "active":
+        if out is not None:
+            record = {**record, "checks": [asdict(check) for check in out.checks], "error": out.sentence}
+        elif awaited is not None:
+            record = {**record, "error": f"its identity is awaited: {awaited}"}
     state, deadline_at = record.get("state", "active"), record.get("deadline_at")
     return {
         "state": state,

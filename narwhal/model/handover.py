@@ -64,7 +64,7 @@ class LifecycleView:
     """The engines' planned maintenance at one instant. `lifecycle` is that part of the handoff document
     (a standby's: the mirrored one), `records` has its records under the engines' IDs. `accepts_new` names the
     engines that take new work, `ejections` those that are out by a verdict, `wave` is the whole fleet's.
-    `wall`: Unix seconds of the look."""
+    `awaited`: engines whose identity is, and why it is not there. `wall`: Unix seconds of the look."""
 
     control: ControlStatus
     lifecycle: Mapping[str, Any]
@@ -74,3 +74,4 @@ class LifecycleView:
     wall: float
     ejections: Mapping[str, EjectionView] = field(default_factory=dict)
     wave: WaveView = field(default_factory=WaveView)
+    awaited: Mapping[str, str] = field(default_factory=dict)

@@ -39,7 +39,6 @@ class IdentityLooks:
     async def see(self, iid: str) -> Seen:
         """The attestation first: only a later look at the engine proves it. Raises IdentityError and
         EngineError."""
-        self.starts.pop(iid, None)
         ask, within_s = self._identities, self._timeout_s
         try:
             told = await self._legs.told(iid, ask.attestation(iid, timeout_s=within_s))

@@ -102,6 +102,7 @@ class RouterViews:
             wall=self._clock.wall(),
             ejections=fleet.standings.ejections.view() if own else {},
             wave=fleet.upkeep.view() if own else _told_wave(lifecycle.get("wave")),
+            awaited=fleet.identification.awaited() if own else {},
         )
 
     def sample(self, now: float, lag_s: float) -> GaugeSample:

@@ -136,6 +136,10 @@ class Identification:
         """Whose identity is awaited, sorted; nobody takes requests meanwhile."""
         return tuple(sorted(self._owed))
 
+    def awaited(self) -> dict[str, str]:
+        """Why by engine, sorted."""
+        return {iid: self._silence.get(iid, "it was not asked yet") for iid in self.owing()}
+
     @property
     def contracted(self) -> bool:
         return self._rules.contracted

@@ -49,7 +49,10 @@ def test_a_start_waits_for_every_identity_and_a_sweep_finds_who_changed(tmp_path
             assert router.get("/health")["available_instances"] == 0
             assert router.get("/v1/models")["data"][0]["max_model_len"] == 32768
             eventually(lambda: bool(events(router, "identity_awaited")), what="why is in the journal")
-            assert "the sidecar gives no answer" in events(router, "identity_awaited")[0]["reason"]
+            why = events(router, "identity_awaited")[0]["reason"]
+            assert why.startswith("the sidecar gives no answer")
+            rows = lifecycle(router)["engines"]
+            assert (rows["e0"]["error"], rows["e2"]["error"]) == ("", f"its identity is awaited: {why}")
 
             command = attest_command(last, tmp_path / "papers" / "attestation.json", "--rebind")
             beside = Process([*command, "--port", str(late)])

@@ -106,6 +106,7 @@ def test_at_a_start_every_engine_is_asked_and_nobody_serves_before_all_are_settl
     fleet = contracted()
     assert fleet.identification.awaiting
     assert asked(fleet.tick(NOW)) == list(ALL)
+    assert fleet.identification.awaited() == dict.fromkeys(ALL, "it was not asked yet")
     for iid in ("d0", "d1"):
         assert like(fleet, iid) == ()
         assert fleet.available(NOW) == ()
