@@ -56,6 +56,7 @@ A small fleet file:
   that does not show the value.
 * Relative paths resolve from the working directory of the process.
 * A field whose part this version does not have yet loads, and one warning names it; the tables say so.
+* Pins that leave a leg no engine, or fewer than `min_prefill` or `min_decode` asks for, load with a warning.
 
 ## The fleet file: fields
 """

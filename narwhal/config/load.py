@@ -12,7 +12,12 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 from narwhal.config.check import BUILT_IN_CONNECTORS, BUILT_IN_DIALECTS, check
 from narwhal.config.json_text import parse
-from narwhal.config.relations import Draft, contract_value_set, missing_for_complete_contract
+from narwhal.config.relations import (
+    Draft,
+    contract_value_set,
+    missing_for_complete_contract,
+    pins_against_floors,
+)
 from narwhal.config.rules import Field
 from narwhal.config.schema import BY_PATH, PREDICTIVE, fields_of
 from narwhal.errors import ConfigError
@@ -197,7 +202,7 @@ def _sources(draft: Draft) -> dict[str, str]:
 
 
 def _warnings(draft: Draft) -> list[str]:
-    """At most two: fields whose part is not in this version, and predictive admission served as open."""
+    """Fields whose part is not in this version, predictive admission served as open, pins against floors."""
     parts: dict[str, dict[str, None]] = defaultdict(dict)
     for path in draft.values:
         row = _table_row(path)
@@ -210,7 +215,7 @@ def _warnings(draft: Draft) -> list[str]:
         warnings.append(f"accepted, but this version does not act on it yet: {named}")
     if draft.values["serving.admission"] == "predictive":
         warnings.append("serving.admission is predictive, which this version serves as open")
-    return warnings
+    return [*warnings, *pins_against_floors(draft)]
 
 
 def _variables(draft: Draft) -> frozenset[str]:

@@ -151,6 +151,23 @@ def check_minimums(draft: Draft) -> list[str]:
     return [f"{prefill} + {decode} must be ≤ the number of engines ({draft.engines}), got {low} + {high}"]
 
 
+def pins_against_floors(draft: Draft) -> list[str]:
+    """Warnings: pins may leave fewer engines for a leg than its floor asks for, or none at all."""
+    words = []
+    for leg in ("prefill", "decode"):
+        rows = [f"engines[{index}]" for index in range(draft.engines)]
+        able = [row for row in rows if draft.values[f"{row}.role"] == leg or not draft.values[f"{row}.pin"]]
+        floor = f"controller.min_{leg}"
+        if not able:
+            words.append(f"pins leave no engine for {leg}: every request will be answered 503")
+        elif len(able) < draft.values[floor]:
+            count, least = len(able), draft.values[floor]
+            words.append(
+                f"pins leave {count} for {leg}, fewer than {floor} ({least}): that floor is never met"
+            )
+    return words
+
+
 def check_queue(draft: Draft) -> list[str]:
     """A queue needs a positive timeout."""
     capacity, timeout = "serving.queue_capacity", "serving.queue_timeout_s"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 from narwhal.model.engine import Leg
 
@@ -38,13 +39,15 @@ class LegSucceeded:
     """A prefill whose KV handoff was extracted, or a decode stream that reached its clean end.
 
     `peer`: the producer of a decode leg that crossed, "" for a local one and for a prefill.
-    `remote_engine_id`: the producer's own ID as its KV handoff names it, "" on a decode.
+    `remote_engine_id`: the producer's own ID as its KV handoff names it, "" on a decode. `began`: when it was
+    dispatched, on Clock.now; inf: just now.
     """
 
     iid: str
     leg: Leg
     peer: str = ""
     remote_engine_id: str = ""
+    began: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,10 @@ class Accounts:
         if iid:
             self._unweighed.add(iid)
 
+    def stays(self, prefill: Reservation) -> None:
+        """Its decode runs on the same engine: nobody is to pull its KV."""
+        self._kv.stays(prefill.ticket)
+
     def expire(self, now: float) -> None:
         """Ends what the leases of the engines have ended."""
         self._unweighed.update(self._kv.expire(now))

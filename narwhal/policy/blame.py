@@ -92,7 +92,7 @@ class Blame:
         iid = evidence.iid
         effects = self._clear(evidence, now) if iid in self._troubled else NOTHING
         if evidence.peer:
-            shown = self.edges.crossed(evidence.peer, iid, now=now)
+            shown = self.edges.crossed(evidence.peer, iid, now=min(now, evidence.began))
             if not shown:
                 return effects
             effects = (*effects, *self._pairs.shown(shown, now))

@@ -20,7 +20,8 @@ IsOut = Callable[[str], bool]
 # Identity is what counts: an edge is looked up, never compared.
 @dataclass(slots=True, eq=False)
 class Edge:
-    """`failures` in a row since `failing_since`; `good_at`: the newest clean decode, -inf: none.
+    """`failures` in a row since `failing_since`; `good_at`: the newest dispatch of a
+    clean decode, -inf: none.
 
     `charged`: how many of them, by class and row, are held against the consumer (row: of its breaker).
     `avoided_at` is None while placement may use it. `due_at`: when its probe is to be asked, None: none
@@ -87,7 +88,7 @@ class EdgeMap:
     # --- what they tell of their ends ---
 
     def ends_are_sound(self, edge: Edge) -> bool:
-        """Both have had a clean decode with another partner since this edge began to fail."""
+        """Both have had a clean decode with another partner, dispatched since this edge began to fail."""
         return self.producer_is_sound(edge) and self.consumer_is_sound(edge)
 
     def producer_is_sound(self, edge: Edge) -> bool:

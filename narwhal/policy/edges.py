@@ -1,7 +1,7 @@
 """Pairs of engines between which KV goes, and whose fault a failed transfer is (failures.md section 9). Pure.
 
 One edge per (producer, consumer). "Sound with others" is an end that since the edge's first failure in the
-row has had a decode across another edge that does not fail now.
+row has had a decode across another edge that does not fail now: one that was dispatched since.
 
 | edge | event | next |
 | --- | --- | --- |
@@ -94,11 +94,11 @@ class Edges:
     # --- evidence of legs ------------------------------------------------------------------------
 
     def crossed(self, producer: str, consumer: str, *, now: float) -> tuple[Edge, ...]:
-        """A decode reached its clean end; edges avoided from now on, or whose producer is accused."""
+        """A decode dispatched at `now` ended well since; edges avoided now, or their producer is accused."""
         edge = self.map.edge(producer, consumer)
         if edge is None:
             return ()
-        edge.good_at = now
+        edge.good_at = max(edge.good_at, now)
         if edge.failures:
             self._forget_failures(edge)
         if producer in self._rows:

@@ -4,11 +4,15 @@
 | --- | --- | --- |
 | - | its prefill completed | held by its producer until the KV lease ends |
 | held | the first token of a decode elsewhere; that engine refused the request (4xx) | released |
+| held | its decode runs on the producer itself | held, awaited by nobody |
 | held | the KV lease ended | orphaned: nobody came for the blocks |
+| held, awaited by nobody | the KV lease ended | over |
 | held, told by a handoff | the KV lease ended | over: whether it was pulled nobody here knows |
+| held, exported | a handoff is taken | over: that handoff tells of it, if it is still held |
 | released, orphaned | anything | unchanged |
 
-A decode on the producer itself pulls nothing: its blocks stay held to the lease's end too.
+A decode on the producer itself pulls nothing: its blocks stay held to the lease's end too, and nobody was to
+come for them.
 
 The lease is the engines' own: 30 s by default (vLLM's `kv_lease_duration`). `serving.handoff_timeout_s` is a
 lease less a sixth, so that one above 25 s tells of a longer lease.
@@ -28,7 +32,7 @@ LEASE_S = 30.0
 MOST = 65536
 """Handoffs held at once, over all producers; with more the oldest are left out."""
 _STEP_S = 5.0
-"""Handoffs travel in rows, one for all that end in the same step of a clock; each is told to its end."""
+"""Handoffs travel in rows, one for all that end in the same step of a clock; each is told to its last end."""
 _FIELDS = ("handoffs", "tokens", "work", "remaining_s")
 
 
@@ -50,8 +54,15 @@ class Held:
 
 
 @dataclass(slots=True)
+class _Row(Held):
+    """Those of one producer that end in one step. `until`: when the last one of them did or does."""
+
+    until: float = 0.0
+
+
+@dataclass(slots=True)
 class _Entry:
-    """`told`: by a handoff document. `sums`: those that it is part of."""
+    """`told`: by a handoff document. `awaited`: a decode elsewhere pulls it. `sums`: those it is part of."""
 
     iid: str
     until: float
@@ -59,24 +70,28 @@ class _Entry:
     work: float
     handoffs: int = 1
     told: bool = False
+    awaited: bool = True
     sums: tuple[Held, ...] = ()
 
 
 class KvLedger:
     """Held handoffs, the next to end first. `by_engine` has every configured engine."""
 
-    __slots__ = ("_entries", "_lease_s", "_restored", "_rows", "by_engine")
+    __slots__ = ("_entries", "_exported", "_last_ticket", "_lease_s", "_restored", "_rows", "by_engine")
 
     def __init__(self, engines: Iterable[str], *, lease_s: float) -> None:
         self._lease_s = lease_s
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
-        self._rows: dict[tuple[str, int], Held] = {}
+        self._rows: dict[tuple[str, int], _Row] = {}
         """By engine and step of their end: documents are made far more often than they change."""
         self._restored = 0
+        self._last_ticket = self._exported = 0
+        """Newest own handoff; newest one that a document told of."""
         self.by_engine: Mapping[str, Held] = {iid: Held() for iid in engines}
 
     def charge(self, ticket: int, iid: str, *, tokens: int, work: float, now: float) -> None:
         """The prefill `ticket` (positive, never used before) completed on `iid`."""
+        self._last_ticket = ticket
         self._add(ticket, _Entry(iid, now + self._lease_s, tokens, work))
 
     def release(self, ticket: int) -> str:
@@ -87,6 +102,12 @@ class KvLedger:
         self._take(entry)
         return entry.iid
 
+    def stays(self, ticket: int) -> None:
+        """Its decode runs on the producer itself: nobody is to pull it."""
+        entry = self._entries.get(ticket)
+        if entry is not None:
+            entry.awaited = False
+
     def expire(self, now: float) -> tuple[str, ...]:
         """Ends what the lease has ended; the producers that hold less now, may be empty."""
         over: dict[str, None] = {}
@@ -96,7 +117,7 @@ class KvLedger:
                 break
             del self._entries[ticket]
             self._take(entry)
-            if not entry.told:
+            if entry.awaited and not entry.told:
                 self.by_engine[entry.iid].orphaned += entry.handoffs
             over[entry.iid] = None
         self._rows = {key: row for key, row in self._rows.items() if row.handoffs}
@@ -114,7 +135,8 @@ class KvLedger:
         key = (entry.iid, ceil(entry.until / _STEP_S))
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = Held()
+            row = self._rows[key] = _Row()
+        row.until = max(row.until, entry.until)
         entry.sums = (row, self.by_engine[entry.iid])
         for one in entry.sums:
             one.handoffs += entry.handoffs
@@ -132,20 +154,22 @@ class KvLedger:
 
     def export(self, now: float) -> dict[str, list[dict[str, Any]]]:
         """For the handoff's `kv_ledger`: engine ID to rows of held handoffs, those that end first before."""
+        self._exported = self._last_ticket
         told: dict[str, list[dict[str, Any]]] = {}
-        for (iid, step), row in sorted(self._rows.items()):
-            left_s = min(step * _STEP_S - now, self._lease_s)
+        for (iid, _), row in sorted(self._rows.items()):
+            left_s = row.until - now
             if row.handoffs and left_s > 0:
                 values = (row.handoffs, row.tokens, round(row.work, 6), max(0.001, round(left_s, 3)))
                 told.setdefault(iid, []).append(dict(zip(_FIELDS, values, strict=True)))
         return told
 
     def restore(self, told: object, now: float) -> None:
-        """Replaces what an earlier handoff told by what this one does; own handoffs stay.
+        """Replaces what handoffs told, this router's own too, by what this one does; own KV that none of them
+        has told of stays.
 
         What has no time left, or cannot be read, is left out.
         """
-        for ticket in [ticket for ticket, entry in self._entries.items() if entry.told]:
+        for ticket in [ticket for ticket in self._entries if ticket <= self._exported]:
             self._take(self._entries.pop(ticket))
         entries = [entry for entry in _entries(told, now) if entry.iid in self.by_engine]
         for entry in entries[:MOST]:

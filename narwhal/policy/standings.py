@@ -47,8 +47,8 @@ class Standings:
         self.require_wave: Callable[[str], Effects] = lambda why: NOTHING
         """Holds the whole fleet until a wave is completed. Both are set by `policy.upkeep`."""
         self._unverified: set[str] = set()
-        self._spared: set[tuple[str, HoldKind]] = set()
-        """Engines that the guard kept from a hold, told already."""
+        self._spared: dict[tuple[str, HoldKind], float] = {}
+        """Engines that the guard kept from a hold, told already: until when that hold would have lasted."""
         self._eligible: frozenset[str] = frozenset()
         self._eligible_version = -1
         self._eligible_until = -inf
@@ -147,7 +147,7 @@ class Standings:
     def quarantine(self, iid: str, until: float, *, reason: str, now: float) -> Effects:
         """No new requests until then, unless the engine is the last of its kind."""
         if self._needed(iid, now):
-            return self._withheld(iid, HoldKind.QUARANTINE, reason=reason)
+            return self._withheld(iid, HoldKind.QUARANTINE, reason=reason, times=(now, until))
         if not self.holding.quarantine(iid, until, reason=reason, now=now):
             return NOTHING
         self.version += 1
@@ -156,7 +156,7 @@ class Standings:
     def hold(self, iid: str, reason: str, *, now: float) -> Effects:
         """No new requests until an inference probe decides, unless the engine is the last of its kind."""
         if self._needed(iid, now):
-            return self._withheld(iid, HoldKind.INFERENCE, reason=reason)
+            return self._withheld(iid, HoldKind.INFERENCE, reason=reason, times=(now, inf))
         if self.holding.is_held(iid):
             return NOTHING
         reason += self.checks.held(iid, now=now)
@@ -166,7 +166,7 @@ class Standings:
 
     def end(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
         """Ends a hold early; without one: nothing."""
-        self._spared.discard((iid, kind))
+        self._spared.pop((iid, kind), None)
         if not self.holding.end(iid, kind):
             return NOTHING
         if kind is HoldKind.INFERENCE:
@@ -245,10 +245,11 @@ class Standings:
                 effects += self.free(iid, reason="no other engine can take its part any more")
         return tuple(effects)
 
-    def _withheld(self, iid: str, kind: HoldKind, *, reason: str) -> Effects:
-        if (iid, kind) in self._spared or iid in self.drained:
+    def _withheld(self, iid: str, kind: HoldKind, *, reason: str, times: tuple[float, float]) -> Effects:
+        """`times`: now, and when the hold would end."""
+        if times[0] < self._spared.get((iid, kind), -inf) or iid in self.drained:
             return NOTHING
-        self._spared.add((iid, kind))
+        self._spared[iid, kind] = times[1]
         reason = f"no hold, for no other engine can take its part: {reason}"
         return (tell("hold", iid, reason=reason, enforced=False, hold=kind.value),)
 

@@ -149,12 +149,15 @@ class Attempt:
         place = Place(reservation.iid, rid, job.deadline, permit)
         output = open_output(job, self._clock, limit=self._response_limit)
         pulled = partial(self._fleet.accounts.pulled, prefill)
-        output.tally.on_first = pulled if crossed else None
+        if crossed:
+            output.tally.on_first = pulled
+        else:
+            self._fleet.accounts.stays(prefill)
         open_decode = entry.decodes.begin(reservation.iid, output.tally, input_tokens=job.demand.input_tokens)
         try:
             kv = descriptor if crossed else None
             await self._decode.run(job.request, place, descriptor=kv, output=output)
-            self._witness.succeeded(reservation.iid, Leg.DECODE, peer=peer)
+            self._witness.succeeded(reservation.iid, Leg.DECODE, peer=peer, began=now)
         except HandoffExpired as error:
             entry.leg_failed(Leg.DECODE, error)
             raise

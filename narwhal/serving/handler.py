@@ -49,6 +49,7 @@ class Handler:
                     pause_s = self._retries.pause_s(job, error)
                     if pause_s is None:
                         raise
-                    avoid |= entry.engines_of_attempt()
+                    if isinstance(error, EngineError):
+                        avoid |= entry.engines_of_attempt()
                 await self._retries.rest(pause_s)
                 self._doors.demand()

@@ -7,6 +7,8 @@ loop missed of its time was added to it (`engine/wheel.py`).
 
 from __future__ import annotations
 
+from math import inf
+
 from narwhal.errors import (
     EngineError,
     EngineRefused,
@@ -30,9 +32,11 @@ class Witness:
     def __init__(self, sink: EvidenceSink) -> None:
         self._sink = sink
 
-    def succeeded(self, iid: str, leg: Leg, *, peer: str = "", remote_engine_id: str = "") -> None:
+    def succeeded(
+        self, iid: str, leg: Leg, *, peer: str = "", remote_engine_id: str = "", began: float = inf
+    ) -> None:
         """A prefill whose KV handoff was extracted, or a decode that reached its clean end."""
-        self._sink.report(LegSucceeded(iid, leg, peer, remote_engine_id))
+        self._sink.report(LegSucceeded(iid, leg, peer, remote_engine_id, began))
 
     def failed(
         self,

@@ -13,6 +13,7 @@ from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import LegFailed, LegSucceeded
+from narwhal.model.placement import Demand
 from narwhal.model.request import Outcome
 from narwhal.model.settings import ServingSettings
 from narwhal.sim.faults import parse_fault
@@ -241,7 +242,9 @@ async def test_the_only_engines_are_used_again():
 async def test_a_handoff_that_grew_too_old_is_followed_by_a_fresh_prefill():
     """The only seat is taken between the legs, for longer than the handoff is good."""
     serving = tries(2, handoff_timeout_s=0.15, max_connections=1, prefill_timeout_s=30.0)
-    async with fleet("pd", serving=serving, engine=engine_settings(tokenize=False)) as (rig, stands):
+    async with fleet("pdd", serving=serving, engine=engine_settings(tokenize=False)) as (rig, stands):
+        # e2 has work, so that e1 is the better one; it is not avoided, for no leg of it has failed.
+        rig.fleet.reserve_decode(Demand(100_000), 0.0, producer="e0", avoid={"e1"})
         order(stands[0], "slow", leg="prefill", seconds=0.3, count=1)
         asked = asyncio.create_task(rig.http.post(COMPLETIONS, json=PROMPT))
         await until(lambda: rig.client.pool().busy == 1)
@@ -250,8 +253,7 @@ async def test_a_handoff_that_grew_too_old_is_followed_by_a_fresh_prefill():
         await asyncio.sleep(0.3)
         rig.client._seats.give()
         assert (await asked).status_code == 200
-        await until_settled(rig, stands)
-        assert (dispatched(stands, "prefill"), dispatched(stands, "decode")) == ([2, 0], [0, 1])
+        assert (dispatched(stands, "prefill"), dispatched(stands, "decode")) == ([2, 0, 0], [0, 1, 0])
     assert [(failure["class"], failure["kind"]) for failure in rig.last.attempt_failures] == [
         ("none", "HandoffExpired")
     ]

@@ -256,6 +256,39 @@ def test_predictive_admission_is_told_even_as_the_default(tmp_path: Path) -> Non
     assert warnings_of(tmp_path, serving={}) == [sentence]
 
 
+@pytest.mark.parametrize(
+    ("pins", "floors", "warned"),
+    [
+        ("Pd", (1, 1), []),
+        ("PD", (1, 1), []),
+        ("PP", (1, 1), ["pins leave no engine for decode: every request will be answered 503"]),
+        ("DDD", (1, 1), ["pins leave no engine for prefill: every request will be answered 503"]),
+        (
+            "PPPD",
+            (1, 2),
+            ["pins leave 1 for decode, fewer than controller.min_decode (2): that floor is never met"],
+        ),
+        ("PPpD", (1, 2), []),
+        ("P", (1, 1), ["pins leave no engine for decode: every request will be answered 503"]),
+    ],
+)
+def test_pins_that_leave_a_leg_without_its_engines_are_warned_of(
+    tmp_path: Path, pins: str, floors: tuple[int, int], warned: list[str]
+) -> None:
+    """Upper case: pinned."""
+    engines = [
+        {
+            "iid": f"e{n}",
+            "url": f"http://h{n}:1",
+            "role": "prefill" if letter in "pP" else "decode",
+            "pin": letter.isupper(),
+        }
+        for n, letter in enumerate(pins)
+    ]
+    controller = dict(zip(("min_prefill", "min_decode"), floors, strict=True))
+    assert warnings_of(tmp_path, engines=engines, controller=controller) == warned
+
+
 # --- digest -------------------------------------------------------------------------------------------
 
 

@@ -90,6 +90,18 @@ def told(effects: list[Effect]) -> list[str]:
     return [effect.kind for effect in effects if isinstance(effect, Told)]
 
 
+def test_a_stream_is_known_to_do_well_as_of_its_dispatch() -> None:
+    """Streams that were under way when a producer broke end well for minutes: they pulled before."""
+    court = Court()
+    court(*[decode_failed("d0", "p0")] * 3)
+    for producer, consumer in (("p0", "d1"), ("p1", "d0")):
+        court(LegSucceeded(consumer, Leg.DECODE, producer, began=NOW - 1))
+    assert court.avoided == {}
+    for producer, consumer in (("p0", "d1"), ("p1", "d0")):
+        court(LegSucceeded(consumer, Leg.DECODE, producer, began=NOW))
+    assert court.avoided == {"p0": {"d0"}}
+
+
 # --- the request ---
 
 

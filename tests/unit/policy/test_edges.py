@@ -55,6 +55,24 @@ def avoided(edges: Edges) -> dict[str, set[str]]:
 # --- the pair ---
 
 
+def test_a_decode_that_was_dispatched_before_the_edge_failed_shows_nothing_of_its_ends() -> None:
+    edges = machine()
+    fail(edges, "p0", "d0", 3, now=NOW + 10)
+    both_ends_do_well_with_others(edges, NOW + 9.9)
+    assert avoided(edges) == {}
+    both_ends_do_well_with_others(edges, NOW + 10)
+    assert avoided(edges) == {"p0": {"d0"}}
+
+
+def test_a_long_stream_that_ends_takes_nothing_from_a_newer_one() -> None:
+    edges = machine()
+    fail(edges, "p0", "d0", 2, now=NOW + 10)
+    both_ends_do_well_with_others(edges, NOW + 11)
+    both_ends_do_well_with_others(edges, NOW)
+    fail(edges, "p0", "d0", now=NOW + 12)
+    assert avoided(edges) == {"p0": {"d0"}}
+
+
 def test_an_edge_at_eject_after_is_avoided_when_both_ends_do_well_with_others() -> None:
     edges = machine()
     fail(edges, "p0", "d0", 2)

@@ -322,6 +322,17 @@ def test_a_hold_spares_the_last_engine_which_is_probed_all_the_same() -> None:
     assert told(failed(fleet, "d1", C.STREAM)) == [("hold", "d1")]
 
 
+def test_a_quarantine_that_the_guard_withholds_is_told_again_once_it_would_have_ended() -> None:
+    fleet = fleet_of("p0 d0", pinned="p0 d0", failure_quarantine_s=5.0)
+    told_at = []
+    for at in (0.0, 1.0, 4.9, 5.0, 5.1, 10.0):
+        effects = failed(fleet, "d0", C.TIMEOUT, now=NOW + at)
+        told_at += [
+            at for one in effects if isinstance(one, Told) and (one.kind, one.enforced) == ("hold", False)
+        ]
+    assert told_at == [0.0, 5.0, 10.0]
+
+
 def test_thousands_of_failed_legs_of_one_engine_cost_little_each() -> None:
     """Counted in calls of the truth table, not timed."""
     fleet = fleet_of("p0 p1 d0 d1", failure_quarantine_s=5.0)

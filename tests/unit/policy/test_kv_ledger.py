@@ -92,9 +92,34 @@ def test_a_receiver_counts_them_on_its_own_clock_and_none_as_orphaned() -> None:
     kv.restore({"p0": [{"handoffs": 2, "tokens": 200, "work": 0.2, "remaining_s": 18.5}]}, 5.0)
     kv.check_invariants()
     assert kv.by_engine["p0"] == Held(2, 200, 0.2)
-    assert kv.export(5.0)["p0"][0]["remaining_s"] == 20.0, "told to the end of its step"
+    assert kv.export(5.0)["p0"][0]["remaining_s"] == 18.5, "no hop makes it longer"
     assert kv.expire(23.4) == ()
     assert kv.expire(23.5) == ("p0",)
+    assert kv.by_engine["p0"] == Held()
+
+
+def test_what_a_document_told_of_counts_once_when_it_comes_back() -> None:
+    """From here to another owner, and back within the lease."""
+    here, there = ledger(), ledger()
+    charge(here, 1)
+    charge(here, 2)
+    there.restore(here.export(NOW), 5000.0)
+    charge(there, 1, now=5001.0)
+    here.restore(there.export(5002.0), NOW + 2)
+    here.check_invariants()
+    assert here.by_engine["p0"].handoffs == 3
+    assert here.release(1) == "", "a stream of before that begins now: its row lasts to its end"
+    assert here.expire(NOW + LEASE_S) == ("p0",)
+    assert here.by_engine["p0"] == Held(1, 100, pytest.approx(0.1)), "and nobody counts them as orphaned"
+
+
+def test_kv_that_is_decoded_where_it_lies_is_held_and_never_orphaned() -> None:
+    kv = ledger()
+    charge(kv, 1)
+    kv.stays(1)
+    kv.stays(7)
+    assert kv.by_engine["p0"].handoffs == 1
+    assert kv.expire(NOW + LEASE_S) == ("p0",)
     assert kv.by_engine["p0"] == Held()
 
 
@@ -139,6 +164,10 @@ def test_what_cannot_be_read_is_left_out(told: object) -> None:
     assert kv.next_end() == inf
 
 
+def ends(kv: KvLedger, now: float) -> list[float]:
+    return [row["remaining_s"] for rows in kv.export(now).values() for row in rows]
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Whatever comes: the sums are those of what is held, never negative, and everything ends."""
 
@@ -178,6 +207,10 @@ class AnyOrder(RuleBasedStateMachine):
         """To a successor: as many handoffs, tokens and work there, and none lasts longer than here."""
         successor = ledger()
         successor.restore(self.kv.export(self.now), self.now)
+        again = ledger()
+        again.restore(successor.export(self.now), self.now)
+        latest = [max(ends(kv, self.now), default=0.0) for kv in (successor, again)]
+        assert latest[1] <= latest[0] + 0.01, "no hop makes it longer"
         for iid, held in self.kv.by_engine.items():
             other = successor.by_engine[iid]
             assert (other.handoffs, other.tokens) == (held.handoffs, held.tokens)
