@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,27 +32,47 @@ class Service:
     needs: tuple[str, ...]
     volumes: tuple[tuple[str, str], ...]
     """(source, path in the container)."""
+    environment: Mapping[str, str]
 
 
-def services() -> dict[str, Service]:
-    document: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-    return {name: service_of(name, fields) for name, fields in document["services"].items()}
+def services(*over: str, env: Mapping[str, str]) -> dict[str, Service]:
+    """Of docker-compose.yml and the files that are laid over it. `env`: what their ${...} mean."""
+    merged: dict[str, dict[str, Any]] = {}
+    for name in ("docker-compose.yml", *over):
+        document: dict[str, Any] = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+        for service, fields in document["services"].items():
+            merged[service] = _merged(merged.get(service, {}), fields)
+    return {name: _service_of(name, fields, env=env) for name, fields in merged.items()}
 
 
-def service_of(name: str, fields: Mapping[str, Any]) -> Service:
-    volumes = [tuple(volume.split(":")[:2]) for volume in fields.get("volumes", [])]
-    kind, *check = fields["healthcheck"]["test"]
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """As Compose merges: mappings by key, volumes by their path in the container, the rest is replaced."""
+    both = {**below, **above}
+    for name in ("depends_on", "environment"):
+        both[name] = {**below.get(name, {}), **above.get(name, {})}
+    volumes = [*below.get("volumes", []), *above.get("volumes", [])]
+    both["volumes"] = list({volume.split(":")[1]: volume for volume in volumes}.values())
+    return both
+
+
+def _service_of(name: str, fields: Mapping[str, Any], *, env: Mapping[str, str]) -> Service:
+    volumes = [tuple(volume.split(":")[:2]) for volume in fields["volumes"]]
+    kind, *check = fields.get("healthcheck", {"test": ["CMD"]})["test"]
     assert kind == "CMD"
+    values = {
+        key: re.sub(r"\$\{(\w+)[^}]*\}", lambda match: env[match[1]], text)
+        for key, text in fields["environment"].items()
+    }
     return Service(
-        name, tuple(fields["command"]), tuple(check), tuple(fields.get("depends_on", ())), tuple(volumes)
+        name, tuple(fields["command"]), tuple(check), tuple(fields["depends_on"]), tuple(volumes), values
     )
 
 
 class Compose:
     """The services in a folder: each named volume a folder, each mounted file a rewritten copy."""
 
-    def __init__(self, folder: Path) -> None:
-        self.services = services()
+    def __init__(self, folder: Path, *over: str, env: Mapping[str, str] | None = None) -> None:
+        self.services = services(*over, env=env or {})
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -84,11 +104,16 @@ class Compose:
                 else:
                     target.mkdir(exist_ok=True)
 
-    def in_order(self) -> Iterator[Service]:
-        """Each after what it depends on."""
+    def needed_by(self, name: str) -> set[str]:
+        """The service and whatever it depends on."""
+        return {name}.union(*map(self.needed_by, self.services[name].needs))
+
+    def in_order(self, names: Iterable[str] | None = None) -> Iterator[Service]:
+        """Each after what it depends on. `names`: these only."""
+        wanted = [one for one in self.services.values() if names is None or one.name in names]
         done: set[str] = set()
-        while len(done) < len(self.services):
-            ready = [one for one in self.services.values() if one.name not in done and done >= set(one.needs)]
+        while len(done) < len(wanted):
+            ready = [one for one in wanted if one.name not in done and done >= set(one.needs)]
             assert ready, "depends_on goes round in a circle"
             yield from ready
             done |= {one.name for one in ready}
@@ -102,10 +127,24 @@ class Compose:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=environment() | service.environment,
                 cwd=self._folder,
                 preexec_fn=end_with_parent,
             )
+
+    def run(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """`docker compose run --rm NAME WORDS`."""
+        service = self.services[name]
+        own = {key: self.replaced(service, text) for key, text in service.environment.items()}
+        return subprocess.run(
+            words, env=environment() | own, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def restart(self, name: str) -> None:
+        """Ends when it is healthy again."""
+        self.terminate(name).wait(LIVENESS_S)
+        self.start(name)
+        self.wait_healthy(name)
 
     def wait_healthy(self, name: str) -> None:
         """Runs the service's own health check until it passes."""
