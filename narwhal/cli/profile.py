@@ -12,11 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
 from rich.table import Table
 
 from narwhal import __version__
 from narwhal.cli.problems import tell_problems
+from narwhal.cli.terminal import plain_console
 from narwhal.config.load import read_fleet
 from narwhal.config.secret import secret
 from narwhal.errors import ConfigError
@@ -129,7 +129,7 @@ def _show(outcome: ProfileOutcome, config: FleetConfig, *, as_json: bool) -> Non
     for iid, why in outcome.failed.items():
         print(f"{iid} has no new row: {why}")
     if outcome.profiles:
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        console = plain_console()
         console.print(_table(outcome.profiles, config))
         print(f"written to {config.profiles.path}")
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -26,6 +26,7 @@ from narwhal.cli.cluster.options import parser
 from narwhal.cli.cluster.tables import history_view, status_view
 from narwhal.cli.cluster.target import Target, read_records, reader_of, target_of
 from narwhal.cli.cluster.timings import timings_document, timings_view
+from narwhal.cli.terminal import plain_console
 from narwhal.config.options import given_options
 from narwhal.errors import ConfigError, StoreProtocolError, StoreUnreachable
 
@@ -73,12 +74,7 @@ def _tell(options: argparse.Namespace, document: object, *, view: Callable[[], R
     if options.json:
         print(json.dumps(document, indent=2, ensure_ascii=False), flush=True)
     else:
-        _console().print(view())
-
-
-def _console() -> Console:
-    """Wide where nobody watches: a table in a pipe is cut by its reader, not by us."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        plain_console().print(view())
 
 
 # --- looking -----------------------------------------------------------------------------------------
@@ -132,7 +128,7 @@ async def _watch_for_ever(options: argparse.Namespace, target: Target) -> None:
         while True:
             await _tell_one(target)
             await asyncio.sleep(options.every)
-    with Live(console=_console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
+    with Live(console=plain_console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
         while True:
             live.update(await _frame(_look(target)), refresh=True)
             await asyncio.sleep(options.every)

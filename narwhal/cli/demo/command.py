@@ -18,6 +18,7 @@ from narwhal.cli.demo.extras import INSTALL, ExtraMissing, installed
 from narwhal.cli.demo.machines import Site, StartFailed
 from narwhal.cli.demo.report import broken_promises, table
 from narwhal.cli.demo.story import Story
+from narwhal.cli.terminal import plain_console
 
 LIMIT_S: Final = 90.0
 INTERRUPTED: Final = 130
@@ -62,7 +63,7 @@ async def _run(site: Site, server: str, *, keep: bool) -> int:
     # SIGINT too: a shell starts background jobs with it ignored, and asyncio.run leaves it at that.
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    console, began = Console(highlight=False, soft_wrap=True, width=WIDTH), time.monotonic()
+    console, began = plain_console(soft_wrap=True, width=WIDTH), time.monotonic()
     story = Story(site, server, lambda line: console.print(f"{time.monotonic() - began:5.1f} s  {line}"))
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -23,6 +23,7 @@ from narwhal.cli.drill.rows import ROWS, Row
 from narwhal.cli.drill.run import Ears, Outcome, Plan, run_rows
 from narwhal.cli.drill.stage import NAMES, Setting
 from narwhal.cli.drill.traffic import Load
+from narwhal.cli.terminal import plain_console
 from narwhal.config.option_table import BY_KEY
 
 PROGRAM: Final = "narwhal cluster drill"
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser.parse_args(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as ending:
         return int(ending.code or 0)
-    console = Console(highlight=False, width=WIDTH)
+    console = plain_console(width=WIDTH)
     if options.list:
         console.print(listing())
         return 0

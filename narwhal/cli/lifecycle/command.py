@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -33,6 +33,7 @@ from narwhal.cli.lifecycle.waiting import (
     until_drained,
     until_readmitted,
 )
+from narwhal.cli.terminal import plain_console
 from narwhal.errors import ConfigError
 
 DONE: Final = 0
@@ -155,13 +156,8 @@ async def _lifecycle(options: argparse.Namespace, routers: Routers) -> int:
     if options.json:
         print(json.dumps(document, indent=2, ensure_ascii=False), flush=True)
     else:
-        _console().print(lifecycle_view(document))
+        plain_console().print(lifecycle_view(document))
     return DONE
-
-
-def _console() -> Console:
-    """Wide where nobody watches: a table in a pipe is cut by its reader, not by us."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 async def _watch(options: argparse.Namespace, routers: Routers) -> None:
@@ -175,7 +171,7 @@ async def _watch(options: argparse.Namespace, routers: Routers) -> None:
         while True:
             await _tell_one(options, routers)
             await asyncio.sleep(options.every)
-    with Live(console=_console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
+    with Live(console=plain_console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
         while True:
             live.update(await _frame(routers), refresh=True)
             await asyncio.sleep(options.every)

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.text import Text
 
 from narwhal.cli.asking import Document
 from narwhal.cli.lifecycle.verdict import Targets, progress
+from narwhal.cli.terminal import plain_console
 
 Tell = Callable[[str], None]
 
@@ -20,10 +21,10 @@ Tell = Callable[[str], None]
 @contextmanager
 def telling(program: str) -> Iterator[Tell]:
     """Takes what is to be told; the same line twice is told once."""
-    console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        with console.status(program) as status:
-            yield lambda line: status.update(line)
+    screen = plain_console(stderr=True)
+    if screen.is_terminal:
+        with screen.status(program) as status:
+            yield lambda line: status.update(Text(line))
         return
     last = [""]
 
