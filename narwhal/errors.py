@@ -6,7 +6,8 @@
                                          NoSchedulableEngine, NotOwner
       DeadlineError         -> 504       RequestExpired, QueueExpired, HandoffExpired
       EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StaleEpoch,
-                                         StreamBroken, HandoffInvalid, SuspectedPoison, PoolExhausted
+                                         StreamBroken, HandoffInvalid, SuspectedPoison, PoolExhausted,
+                                         EngineTaken
       IdentityError         -> 503/409   AttestationInvalid
       StoreError                         StoreUnreachable, StoreProtocolError, StoreDamaged, Fenced
       ConfigError           -> exit 2
@@ -207,6 +208,10 @@ class PoolExhausted(EngineError):
     """No seat in our own connection pool within `engine.pool_timeout_s`: ours, never the engine's fault."""
 
     timed_out = True
+
+
+class EngineTaken(EngineError):
+    """The whole fleet or this engine was taken out of placement: no leg is sent. Never the engine's fault."""
 
 
 class IdentityError(NarwhalError):

@@ -72,7 +72,9 @@ class Group:
         """With the last check of those who did well."""
         last = await gathered(self._last.run, [iid for iid, one in told.items() if _well(one)])
         return dict(told) | {
-            one.iid: Validated(one.iid, (*told[one.iid].checks, *one.checks), conclusive=one.conclusive)
+            one.iid: replace(
+                told[one.iid], checks=(*told[one.iid].checks, *one.checks), conclusive=one.conclusive
+            )
             for one in last
         }
 

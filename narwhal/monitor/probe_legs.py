@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import orjson
 
-from narwhal.errors import EngineError, EngineRefused, PoolExhausted, StaleEpoch
+from narwhal.errors import EngineError, EngineRefused, EngineTaken, PoolExhausted, StaleEpoch
 from narwhal.model.evidence import ProbeOutcome
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.settings import EngineSettings
@@ -49,7 +49,8 @@ class Probed:
 class ProbeLegs:
     """Each call raises EngineError with `iid` set: the engine whose leg it was.
 
-    A stale epoch has been told to the gate by then.
+    A stale epoch has been told to the gate by then. `taken(iid)`: an operator has it out of placement and no
+    readmission of it runs, so that it gets no leg, of a probe that began before neither.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class ProbeLegs:
         *,
         gate: ControlGate,
         probed: Probed,
+        taken: Callable[[str], bool],
     ) -> None:
+        self._taken = taken
         self._control = control
         self._dialect = dialect
         self._gate = gate
@@ -113,6 +116,8 @@ class ProbeLegs:
         self._dialect.read_decode(await self._post(iid, body), iid)
 
     async def _post(self, iid: str, body: bytes) -> EngineReply:
+        if self._taken(iid):
+            raise EngineTaken("it is drained", iid=iid)
         leg_s = self._probed.leg_s
         return await self.told(
             iid, self._control.post(iid, Api.COMPLETIONS.value, body=body, timeout_s=leg_s)
@@ -148,8 +153,8 @@ def own_request(model: str, *, tokens: int) -> InferenceRequest:
 
 
 def is_ours(error: EngineError) -> bool:
-    """It tells nothing of the engine: our own pool, our own epoch."""
-    return isinstance(error, PoolExhausted | StaleEpoch)
+    """It tells nothing of the engine: our own pool, our own epoch, an operator's drain."""
+    return isinstance(error, PoolExhausted | StaleEpoch | EngineTaken)
 
 
 def is_busy(error: EngineError) -> bool:

@@ -41,7 +41,11 @@ class Orders:
         return self._standings.engines if self.is_wave(order) else tuple(sorted(set(order.engines)))
 
     def is_wave(self, order: DrainOrder) -> bool:
-        return order.wave or set(order.engines) == set(self._standings.engines)
+        """The only engine of a fleet may have been drained alone when it was one of several."""
+        known = self._standings.engines
+        if order.wave or set(order.engines) != set(known):
+            return order.wave
+        return len(known) > 1 or self._wave.on or not self._drains.record(known[0]).out
 
     def refuses_drain(self, order: DrainOrder, now: float) -> str:
         """Why not, one sentence; "" if it may be done."""

@@ -104,6 +104,12 @@ class Upkeep:
         reason = "the deadline of its drain passed: it stays out, its work goes on"
         return tuple(tell("drain_deadline", iid, reason=reason) for iid in self.drains.expire(wall))
 
+    def taken(self, iid: str) -> bool:
+        """It gets no leg, not even of a probe: it is out by an operator's word or with the whole fleet, and
+        no readmission of it runs."""
+        state = self.drains.record(iid).state
+        return iid in self._standings.drained and state is not DrainState.VALIDATING
+
     # --- readmissions ----------------------------------------------------------------------------
 
     def validated(self, told: Validated, *, process_start: float | None, now: float) -> Effects:

@@ -62,6 +62,7 @@ class Probing:
             make_dialect(config.engine.dialect, config.engine.connector),
             gate=parts.gate,
             probed=Probed.by(config.engine, model=config.model),
+            taken=parts.fleet.upkeep.taken,
         )
         looks = _identity_looks(config, self._identities, legs=legs)
         attestation = NO_ATTESTATION if looks is None else attested(looks)

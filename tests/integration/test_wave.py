@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.maintenance import DrainOrder, DrainState, OrderAnswer, OrderOutcome
+from narwhal.monitor.prober import Prober
 from tests.support.scripted import until
 from tests.support.upkeep_rig import CHECKS, Rig, rig
 
@@ -190,6 +192,22 @@ async def test_what_is_not_stored_is_said_to_be_so():
         told = await own.drain_wave()
         assert told.outcome is OrderOutcome.DONE
         assert "the checkpoint could not be written" in told.not_durable
+
+
+@pytest.mark.parametrize("wave", [False, True])
+async def test_a_probe_that_began_before_a_drain_sends_no_leg_after_it(wave: bool):
+    async with rig() as own:
+        own.order(1, "slow", seconds=0.5)
+        prober = own.judge.prober
+        assert isinstance(prober, Prober)
+        prober.wanted(ProbeWanted(ProbeKind.INFERENCE, "e1"))
+        prober.wanted(ProbeWanted(ProbeKind.EDGE, "e2", "e1"))
+        await until(lambda: own.stands[1].engine.stats.legs["probe"] == 2, "both have begun")
+        await (own.drain_wave() if wave else own.drain("e1"))
+        await until(lambda: not prober.busy, "they have ended")
+        assert own.stands[1].engine.stats.legs["probe"] == 2
+        assert own.stands[2].engine.stats.legs["probe"] == (0 if wave else 1), "e2 serves on beside e1"
+        assert own.fleet.standing(own.clock.now()).ejected == ()
 
 
 async def test_under_whole_wave_an_ejected_engine_waits_with_all_others_for_a_wave():

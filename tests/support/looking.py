@@ -13,7 +13,7 @@ def legs_of(control: ControlClient, gate: ControlGate, *, budget_s: float) -> Pr
     """Of the model `simulated`; `budget_s` bounds a health check and a leg."""
     probed = Probed("simulated", budget_s, budget_s)
     dialect = make_dialect("vllm", "nixl")
-    return ProbeLegs(control, dialect, gate=gate, probed=probed)
+    return ProbeLegs(control, dialect, gate=gate, probed=probed, taken=lambda iid: False)
 
 
 def prober_of(legs: ProbeLegs, sink: EvidenceSink) -> Prober:

@@ -63,6 +63,7 @@ class Rig:
     maintenance: Maintenance
     stage: DrainsStage
     disk: Disk
+    judge: Judge
 
     def order(self, number: int, fault: str, **fields: Any) -> None:
         self.stands[number].engine.order(parse_fault({"fault": fault, **fields}))
@@ -120,7 +121,7 @@ async def rig(count: int = 3, *, pinned: bool = False, **recovery: Any) -> Async
         probing, disk = Probing(config, parts), Disk()
         maintenance = probing.maintenance(disk)
         stage = DrainsStage(maintenance)
-        yield Rig(list(stands), clock, gate, fleet, recorder, maintenance, stage, disk)
+        yield Rig(list(stands), clock, gate, fleet, recorder, maintenance, stage, disk, judge)
         await stage.aclose()
         await probing.aclose()
         await client.aclose()

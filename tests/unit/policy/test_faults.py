@@ -7,6 +7,7 @@ import pytest
 from narwhal.errors import (
     EngineError,
     EngineRefused,
+    EngineTaken,
     EngineTimeout,
     EngineUnreachable,
     HandoffInvalid,
@@ -39,6 +40,7 @@ TABLE = [
     (HandoffInvalid("x"), FailureClass.KV_HANDOFF),
     (PoolExhausted("x"), None),
     (SuspectedPoison("x"), None),
+    (EngineTaken("x"), None),
 ]
 
 

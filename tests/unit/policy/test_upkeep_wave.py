@@ -90,6 +90,28 @@ def test_the_only_engine_of_a_fleet_is_the_whole_of_it() -> None:
     assert fleet.upkeep.orders.refuses_drain(DrainOrder(("p0",)), NOW) == ""
 
 
+def test_the_only_engine_that_was_drained_as_one_of_several_comes_back_alone() -> None:
+    before = fleet_of("p0 d0")
+    before.upkeep.drain("d0", deadline_at=DEADLINE)
+    after = next_owner(before, fleet_of("d0"), roles="p0 d0")
+    assert not after.upkeep.orders.is_wave(DrainOrder(("d0",)))
+    assert after.upkeep.orders.refuses_readmit(DrainOrder(("d0",))) == ""
+    assert after.upkeep.orders.is_wave(WAVE)
+
+
+def test_who_is_out_gets_no_leg_but_for_its_own_readmission() -> None:
+    fleet = fleet_of("p0 d0 d1")
+    assert not fleet.upkeep.taken("d0")
+    fleet.upkeep.require_wave("another model")
+    assert all(fleet.upkeep.taken(iid) for iid in IIDS)
+    drained(fleet)
+    assert all(fleet.upkeep.taken(iid) for iid in IIDS)
+    fleet.upkeep.begin_wave()
+    assert not any(fleet.upkeep.taken(iid) for iid in IIDS)
+    fleet.upkeep.wave_validated({}, process_starts={}, now=NOW)
+    assert all(fleet.upkeep.taken(iid) for iid in IIDS)
+
+
 def test_it_may_be_stopped_when_every_member_may() -> None:
     fleet = drained(fleet_of("p0 d0 d1"), ready=False)
     for iid in IIDS:
