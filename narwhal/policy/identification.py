@@ -28,7 +28,7 @@ from math import isfinite
 from typing import Any, Final, Self
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, Told, tell
+from narwhal.model.effect import NOTHING, Effects, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.evidence import (
     Evidence,
     Identified,
@@ -128,6 +128,7 @@ class Identification:
         self._carried: set[str] = set()
         """Accepted by another owner, and not seen by this one."""
         self._unasked: set[str] = set()
+        self._untold: Effects = NOTHING
         self._bar()
 
     # --- what is ---------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ class Identification:
         """Once a pass: whom to ask, and who has been waited for long enough."""
         if not self._rules.contracted:
             return NOTHING
-        effects: list[Effect] = []
+        effects, self._untold = list(self._untold), NOTHING
         if self._first_at is not None and now >= self._first_at + WAIT_S and not self._rules.whole_wave:
             for iid in self.owing():
                 why = self._silence.get(iid, "it gave no answer")
@@ -178,6 +179,10 @@ class Identification:
         return (*effects, *self._ask(sorted(asked)))
 
     # --- what travels ----------------------------------------------------------------------------
+
+    def tell_later(self, effects: Effects) -> None:
+        """What an opening brought, when nobody could be told of it yet."""
+        self._untold = effects
 
     def export(self) -> dict[str, Any]:
         """Its fields of the handoff's `lifecycle`; those whose identity is awaited are not available."""

@@ -92,7 +92,7 @@ class Travel:
         why = unfit(document, of.ours) if of.identification.contracted and opening.compare else ""
         if not why:
             return ()
-        of.upkeep.require_wave(why)
+        of.identification.tell_later(of.upkeep.require_wave(why))
         return (f"{why}: the whole fleet is held until an operator completes a wave",)
 
     def export(self, now: float) -> FleetState:

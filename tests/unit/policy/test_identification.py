@@ -416,6 +416,8 @@ def test_a_saved_state_that_does_not_fit_holds_the_fleet_at_a_resume_and_not_at_
     reason = "whole-wave restart required: the saved state has no accepted process of d1"
     assert resumed.upkeep.wave.reason == reason
     assert resumed.available(NOW) == ()
+    assert kinds(resumed.tick(NOW)) == ["wave_required"], "told once there is somebody to tell"
+    assert kinds(resumed.tick(NOW + 1)) == []
     plain = handed_over(before, Opening(verify=True, compare=False), changes=changes)
     assert plain.upkeep.wave.reason == ""
 
