@@ -506,6 +506,9 @@ def suspects(seen: Seen) -> None:
     for now, pair in ((NOW, ("d1", "d0")), (NOW - 1, ("p0", "d1"))):
         own.fleet.step(EdgeProbed(*pair, ProbeOutcome.BAD), now)
         show()
+    own.fleet.standings.checks.ask_across("d0", reason="two partners", consumer="p0", now=NOW)
+    own.fleet.standings.hold("d0", "it fails with two partners", now=NOW)
+    show()
     show_kv(own, show)
     show_drains(own, show)
 
