@@ -165,6 +165,10 @@ def test_a_drain_follows_the_owner_waits_and_ends_when_the_engine_may_be_stopped
         assert first.stdout.startswith("out of placement: e3 draining, resident decode 1")
         waiting = Process(command(scene.standby, "drain", "e3", "--wait"), env=ENV)
         waiting.wait_for(lambda lines: any("resident decode 1" in line for line in lines))
+        left = Process(command(scene.owner, "drain", "e3", "--wait"), env=ENV)
+        left.wait_for(lambda lines: any("resident decode 1" in line for line in lines))
+        left.send(signal.SIGINT)
+        assert (left.ended(), "what was ordered goes on" in left.output) == (130, True)
         assert waiting.alive
     assert waiting.ended() == 0
     assert waiting.lines[-1] == "e3 may be stopped now"

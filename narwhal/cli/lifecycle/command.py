@@ -73,8 +73,10 @@ def _main(parser: argparse.ArgumentParser, argv: Sequence[str] | None, *, run: R
             print(json.dumps(error.document, indent=2, ensure_ascii=False), flush=True)
         return _failed(parser.prog, str(error), status=FAILED)
     except CommandFailed as error:
-        return _failed(parser.prog, str(error), status=FAILED)
+        return _failed(parser.prog, f"{error}{_hint(options, os.environ)}", status=FAILED)
     except KeyboardInterrupt:
+        if run is not _lifecycle:
+            _failed(parser.prog, "interrupted: what was ordered goes on", status=INTERRUPTED)
         return INTERRUPTED
     except BrokenPipeError:  # whoever read has gone (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -85,6 +87,11 @@ def _failed(program: str, *sentences: str, status: int) -> int:
     for sentence in sentences:
         print(f"{program}: {sentence}", file=sys.stderr)
     return status
+
+
+def _hint(options: argparse.Namespace, env: Mapping[str, str]) -> str:
+    """For whoever named no router."""
+    return "" if named_router(options.router, env) else " (--router or NARWHAL_ROUTER names another router)"
 
 
 def _routers(options: argparse.Namespace, env: Mapping[str, str]) -> Routers:
@@ -113,7 +120,7 @@ async def _drain(options: argparse.Namespace, routers: Routers) -> int:
     with telling(options.program) as tell:
         asking = _asking(options, routers, order=Order(DRAIN, body), tell=tell)
         told = await (until_drained(asking) if options.wait else _drained(asking))
-    return _tell(options, told)
+    return _tell(options, told, not_durable=asking.not_durable)
 
 
 async def _drained(asking: Asking) -> Told:
@@ -129,18 +136,18 @@ async def _readmit(options: argparse.Namespace, routers: Routers) -> int:
             told = await until_readmitted(asking, within_s=options.within)
         else:
             told = answered(asking.targets, await asking.once())
-    return _tell(options, told)
+    return _tell(options, told, not_durable=asking.not_durable)
 
 
-def _tell(options: argparse.Namespace, told: Told) -> int:
+def _tell(options: argparse.Namespace, told: Told, *, not_durable: str) -> int:
     """The verdict; what could be lost with its router is said as well."""
     verdict, document = told
     if options.json:
         print(json.dumps(document, indent=2, ensure_ascii=False), flush=True)
     elif verdict.done:
         print(verdict.sentence, flush=True)
-    if not document.get("durable", True):
-        print(f"{options.program}: warning: not durable: {document['durable_reason']}", file=sys.stderr)
+    if not_durable:
+        print(f"{options.program}: warning: it could be lost with its router: {not_durable}", file=sys.stderr)
     return DONE if verdict.done else _failed(options.program, verdict.sentence, status=FAILED)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from dataclasses import dataclass, field
@@ -44,14 +45,19 @@ class Routers:
         self.at = answer.url
         return answer
 
-    async def meet(self) -> None:
-        """Asks the router which others there are; one that tells nothing is left at that. Routers come and go
-        while something is waited for, so this is asked again and again."""
+    async def introduce(self) -> None:
+        """The first look: which other routers there are. Raises CommandFailed where the named one is none."""
         self.met_at = time.monotonic()
-        try:
-            cluster = await router_document(self.at, CLUSTER, timeout_s=LOOK_S)
-        except CommandFailed:
-            return
+        self._take(await router_document(self.at, CLUSTER))
+
+    async def meet(self) -> None:
+        """As `introduce`, and one that tells nothing is left at that. Routers come and go while something is
+        waited for, so this is asked again and again."""
+        self.met_at = time.monotonic()
+        with contextlib.suppress(CommandFailed):
+            self._take(await router_document(self.at, CLUSTER, timeout_s=LOOK_S))
+
+    def _take(self, cluster: Document) -> None:
         for row in cluster.get("routers", ()):
             if url := str(row.get("control_url") or row.get("url") or ""):
                 self._learn(self._usable(url))

@@ -47,19 +47,24 @@ class Refused(CommandFailed):
 @dataclass(slots=True)
 class Asking:
     """One order to one fleet. `tell` takes the progress. `lost`: an answer did not come, the order may have
-    been carried out without our knowing."""
+    been carried out without our knowing. `not_durable`: why what was done could be lost with its router."""
 
     routers: Routers
     targets: Targets
     order: Order
     tell: Tell = field(repr=False)
     lost: bool = False
+    not_durable: str = ""
 
     async def once(self) -> Document:
         """The owner's answer. Raises Refused, NoAnswer, CommandFailed."""
-        answer = await self.routers.order(self.order)
+        return self._done(await self.routers.order(self.order))
+
+    def _done(self, answer: Answer) -> Document:
         if answer.status != 200:
             raise Refused(answer)
+        durable = answer.body.get("durable", True)
+        self.not_durable = "" if durable else str(answer.body.get("durable_reason", ""))
         return answer.body
 
     async def insist(self) -> Document:
@@ -69,11 +74,9 @@ class Asking:
             await self.routers.owners_document()
             try:
                 answer = await self._answer()
-                if answer.status == 200:
-                    return answer.body
-                problem: CommandFailed = Refused(answer)
                 if answer.status != 503:
-                    raise problem
+                    return self._done(answer)
+                problem: CommandFailed = Refused(answer)
             except NoAnswer as error:
                 problem = error
             self.lost = True
@@ -113,7 +116,7 @@ class Asking:
 
 async def until_drained(asking: Asking) -> tuple[Verdict, Document]:
     """Orders the drain, then waits until its targets may be stopped or will not be in time."""
-    await asking.routers.meet()
+    await asking.routers.introduce()
     document = await asking.insist()
     while (verdict := drain_verdict(asking.targets, document)) is None:
         await asyncio.sleep(POLL_S)
@@ -123,7 +126,7 @@ async def until_drained(asking: Asking) -> tuple[Verdict, Document]:
 
 async def until_readmitted(asking: Asking, *, within_s: float) -> tuple[Verdict, Document]:
     """Orders the readmission again while its engines, or their sidecars, are coming up. Raises Refused."""
-    await asking.routers.meet()
+    await asking.routers.introduce()
     patience = _Patience(within_s)
     while True:
         try:
