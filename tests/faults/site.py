@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from urllib.parse import urlsplit
 from tests.faults.switches import PREFILL, Switch
 from tests.support.engines import EngineProcess, RemoteEngine, engine_process
 from tests.support.journal_tail import JournalTail
+from tests.support.load import Load
 from tests.support.processes import LIVENESS_S, eventually
 from tests.support.router import Router, fleet_document, router_process
 
 HEAL_S = 60.0
+HEAL_RATE = 12.0
 EJECT_AFTER = 3
 MONITOR_S = 0.25
 READMIT_EVERY = 4
@@ -102,9 +105,14 @@ class Site:
         return untroubled and not any(any(row.values()) for row in state["breaker"]["failures"].values())
 
     async def heal(self) -> None:
-        """Ends every fault, and waits until the router has forgotten them."""
+        """Ends every fault, and waits until the router has forgotten them. What ends by good work alone
+        (streaks, probation) needs some."""
         self.clear()
-        await asyncio.to_thread(eventually, self.sound, within_s=HEAL_S, what="a sound fleet")
+        if await asyncio.to_thread(self.sound):
+            return
+        async with Load(self.router.url, f"heal-{time.monotonic_ns()}", rate=HEAL_RATE, tokens=10):
+            await asyncio.to_thread(eventually, self.sound, within_s=HEAL_S, what="a sound fleet")
+        await asyncio.to_thread(self.router.becomes_idle)
 
 
 @contextmanager

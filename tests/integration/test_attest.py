@@ -83,8 +83,8 @@ def test_the_document_is_whole_and_lost_with_the_process(tmp_path: Path) -> None
                 code, body = answered(f"{base}{path}")
                 assert code == 503
                 assert "restart this sidecar" in body["error"]["message"]
-            assert attested.process.output.count("503 from now on") == 1
             assert attested.process.stop() == 0
+            assert attested.process.output.count("503 from now on") == 1, "all it has said is read at its end"
 
 
 def test_an_engine_that_is_silent_for_a_while_is_not_lost(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import collections
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,20 @@ def be_patient(folder: Path) -> None:
         path.write_text(json.dumps({**fleet, "engine": {"first_token_timeout_s": 30.0}}), encoding="utf-8")
 
 
+def failed_rows(folder: Path) -> Iterator[str]:
+    """What the routers' journals say of requests that were not served: the reason of a failed run."""
+    for journal in sorted(folder.glob("router-*/narwhal/journal.jsonl")):
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row["kind"] == "request" and row["terminal"] != "served":
+                told = (
+                    row[name] for name in ("arrived", "duration_s", "terminal", "reason", "attempt_failures")
+                )
+                yield f"{journal.parent.parent.name}: {json.dumps(list(told))}"
+            elif row["kind"] in ("hold", "ejection", "ownership"):
+                yield f"{journal.parent.parent.name}: {line}"
+
+
 def main(folder: str) -> None:
     compose = Compose(Path(folder))
     compose.lay_out()
@@ -137,7 +152,10 @@ def main(folder: str) -> None:
             print(f"{service.name}: {json.dumps(compose.map_of(service))}")
             compose.start(service.name)
             compose.wait_healthy(service.name)
-        print(json.dumps(asyncio.run(drive(compose))))
+        found = asyncio.run(drive(compose))
+        if found["seen"].keys() != {"whole"}:
+            print("\n".join(failed_rows(Path(folder))))
+        print(json.dumps(found))
     finally:
         compose.close()
 
