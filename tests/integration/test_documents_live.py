@@ -513,6 +513,30 @@ def suspects(seen: Seen) -> None:
     show_drains(own, show)
 
 
+def suspect_producer(seen: Seen) -> None:
+    """Its KV handoffs fail on two consumers: it is held, and one of them is to pull from it."""
+    own = Own(*specs("p0", "p1", "d0", "d1"))
+    state = OwnState(
+        own.fleet,
+        own.totals,
+        identity=Identity("a:1", "run-1", "simulated", own.fleet.engines),
+        clock=Still(),
+    )
+    for number in range(6):
+        failed = LegFailed(
+            f"d{number % 2}",
+            Leg.DECODE,
+            FailureClass.INFERENCE_STATUS,
+            "inference_status:500",
+            "status 500",
+            peer="p0",
+            request=b"%d" % number,
+        )
+        own.fleet.step(failed, NOW)
+        document = to_fields(state.compose(epoch=0, holder=""))
+        seen.show("handoff", handoff_document(HandoffView(document, mirrored=False)))
+
+
 def show_kv(own: Own, show: Callable[[], None]) -> None:
     """Handoffs are held, two are never pulled."""
     for tokens in (20, 20, 10):
@@ -535,6 +559,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         contracted(noted, folder)
     failing_stages(noted)
     suspects(noted)
+    suspect_producer(noted)
     for own in chain(drift_story(), role_story()):
         noted.show("state", state_document(own.views.state()))
         noted.show("handoff", handoff_of(own))
