@@ -57,7 +57,9 @@ class Maintenance:
         self._judge.carry_out(effects, now)
         error = _not_captured(dict(zip(targets, await gathered(self._capture, targets), strict=True)))
         not_durable = await self._store()
-        if not self._gate.may_admit(self._clock.now()):
+        # Lost and owned again meanwhile: what was restored need not know of it.
+        kept = upkeep.drains.out().issuperset(targets)
+        if not (kept and self._gate.may_admit(self._clock.now())):
             return OrderAnswer(OrderOutcome.UNAVAILABLE, LOST)
         return OrderAnswer(OrderOutcome.UNAVAILABLE if error else OrderOutcome.DONE, error, not_durable)
 
@@ -72,7 +74,7 @@ class Maintenance:
         not_durable = await self._store()
         if not self._gate.may_admit(self._clock.now()):
             return OrderAnswer(OrderOutcome.UNAVAILABLE, LOST)
-        error = upkeep.wave.error if wave else upkeep.drains.record(iid).error
+        error = upkeep.why_out(None if wave else iid)
         return OrderAnswer(OrderOutcome.REFUSED if error else OrderOutcome.DONE, error, not_durable)
 
     # --- the monitor's part ----------------------------------------------------------------------

@@ -166,6 +166,15 @@ class Upkeep:
             ready_to_stop=wave.on and all(record.ready_to_stop for record in records),
         )
 
+    def why_out(self, iid: str | None) -> str:
+        """Why the engine (None: the wave) is still out after its readmission, a sentence; "" if it serves."""
+        if iid is None:
+            error, out, then = self.wave.error, self.wave.on, WAVE_AGAIN
+        else:
+            record = self.drains.record(iid)
+            error, out, then = record.error, record.out, AGAIN
+        return error or (f"the readmission was interrupted: {then}" if out else "")
+
     def rows(self) -> dict[str, dict[str, Any]]:
         """Engine ID to its record, those of active engines too."""
         return {record.iid: row_of(record) for record in self.drains.records()}

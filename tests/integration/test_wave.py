@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.maintenance import DrainOrder, DrainState, OrderAnswer, OrderOutcome
 from narwhal.monitor.prober import Prober
 from tests.support.scripted import until
+from tests.support.settings import handoff_document
 from tests.support.upkeep_rig import CHECKS, Rig, rig
 
 IIDS = ("e0", "e1", "e2")
@@ -184,6 +186,27 @@ async def test_a_wave_whose_owner_changes_during_its_validation_stays_out(cancel
         own.stands[1].engine.recover()
         assert (await told).outcome is OrderOutcome.UNAVAILABLE
         assert (states(own), serving(own)) == ({DrainState.BLOCKED}, ())
+
+
+@pytest.mark.parametrize("order", ["drain", "readmit"])
+async def test_an_owner_that_lost_the_fleet_and_has_it_again_does_not_answer_for_what_is_gone(order: str):
+    """Whoever owned in between knew nothing of the order."""
+    async with rig() as own:
+        before = handoff_document(e0="prefill", e1="decode", e2="decode")
+        if order == "readmit":
+            await own.drain_wave()
+            before = replace(before, lifecycle=own.fleet.export(own.clock.now()).lifecycle)
+            all_restarted(own)
+        own.order(1, "slow", seconds=0.3)
+        told = asyncio.create_task(own.drain_wave() if order == "drain" else own.readmit_wave())
+        begun = {DrainState.DRAINING if order == "drain" else DrainState.VALIDATING}
+        await until(lambda: states(own) == begun, "it has begun")
+        own.maintenance.abandon()
+        own.fleet.restore(before, own.clock.now())
+        answered = await told
+        assert answered.outcome is not OrderOutcome.DONE
+        assert answered.error
+        assert serving(own) == (IIDS if order == "drain" else ())
 
 
 async def test_what_is_not_stored_is_said_to_be_so():
