@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -333,6 +334,20 @@ def test_an_engine_that_is_new_in_the_fleet_is_a_member_of_the_wave_that_is_on()
     assert after.available(NOW) == ()
     assert after.upkeep.drains.record("d2").wave_id == "w1"
     assert after.upkeep.drains.record("d2").captured is None
+
+
+@pytest.mark.parametrize("contract", [None, {"vllm_version": "0.11.0"}])
+def test_a_member_that_is_gone_for_good_is_left_out_of_the_fleet_and_the_wave_goes_on(contract: Any) -> None:
+    before, after = drained(fleet_of("p0 d0 d1", contract=contract)), fleet_of("p0 d0", contract=contract)
+    state = before.export(NOW)
+    names = {"p0": "prefill", "d0": "decode", "d1": "decode"}
+    after.restore(replace(handoff_document(**names), lifecycle=state.lifecycle), NOW)
+    after.check_invariants()
+    assert after.upkeep.wave.reason == "whole-wave drain w1"
+    after.upkeep.begin_wave()
+    told = {iid: Validated(iid, PASSED) for iid in ("p0", "d0")}
+    after.upkeep.wave_validated(told, process_starts=dict.fromkeys(told, 20.0), now=NOW)
+    assert after.available(NOW) == ("d0", "p0")
 
 
 def test_a_record_of_a_wave_that_is_none_is_one_of_its_engine_alone() -> None:
