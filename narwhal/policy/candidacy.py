@@ -17,6 +17,7 @@ from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.intents import Acquire, Alarm, Claim, Inputs, Peek, Rest
 from narwhal.policy.pledge import GOOD_PEEK_S, Pledge, contradiction
+from narwhal.policy.tenure import Reclaim
 from narwhal.policy.watch import Watch
 
 UNCONFIRMED_S = 0.5
@@ -66,8 +67,8 @@ class Candidacy:
         self._fresh = False
         self._heard = False
         self._claim = False
-        self.reclaim = ""
-        """An own token whose record may be swapped at sight, because we have stopped using it."""
+        self.reclaim: Reclaim | None = None
+        """An own token whose record may be swapped at sight, as long as that lasts."""
         self._turn: tuple[tuple[object, ...], float] | None = None
         self._preferred: tuple[LeaseVersion | None, float] = (None, -inf)
         """The released version whose preferred successor is awaited, and until when: once."""
@@ -81,7 +82,7 @@ class Candidacy:
     def learn(self, epoch: int) -> None:
         self.known = max(self.known, epoch)
 
-    def begin(self, now: float, *, after_s: float = 0.0, reclaim: str = "") -> None:
+    def begin(self, now: float, *, after_s: float = 0.0, reclaim: Reclaim | None = None) -> None:
         """Starts to watch anew; no acquire for `after_s`."""
         self.watch.forget()
         self._fresh = self.queueing = False
@@ -94,8 +95,8 @@ class Candidacy:
         pause, self._pause = self._pause, min(2 * self._pause, self.settings.timings.ttl_s)
         self.begin(now, after_s=pause)
 
-    def overruled(self, why: str, *, reclaim: str, now: float) -> tuple[Alarm, ...]:
-        """Our lease `reclaim` ended because a higher epoch is known: swaps it, later if it is told again."""
+    def overruled(self, why: str, *, reclaim: Reclaim, now: float) -> tuple[Alarm, ...]:
+        """Our lease ended because a higher epoch is known: swaps it, later if it is told again."""
         again = now - self._overruled_at < OVERRULED_QUIET_S
         longer = min(max(OVERRULED_S, 2 * self._overruled_pause), self.settings.timings.ttl_s)
         self._overruled_pause, self._overruled_at = longer if again else 0.0, now
@@ -114,6 +115,8 @@ class Candidacy:
 
     def next(self, now: float, inputs: Inputs) -> Rest | Peek | Claim | Acquire:
         self._jitter = inputs.jitter
+        if self.reclaim and now >= self.reclaim.until:
+            self.reclaim = None
         if self._claim:
             self._claim = False
             return Claim(inputs.nonce, self.known, round(self.watch.span_s * 1000))
@@ -179,9 +182,8 @@ class Candidacy:
             self._saw_owner = True
         else:
             self._note_vacancy(view, now)
-        own = view.version is not None and view.version.token == self.reclaim
-        if self.reclaim and not (own and view.state is LeaseState.HELD):
-            self.reclaim = ""
+        if self.reclaim and not self.reclaim.covers(view):
+            self.reclaim = None
 
     def _note_vacancy(self, view: LeaseView, now: float) -> None:
         """Nothing stored, or a marker beside an epoch key that forgot what we know: plant, raise."""

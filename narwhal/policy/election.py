@@ -187,7 +187,7 @@ class Election(Tenant):
         return (Granted(tenure.token, tenure.epoch, tenure.deadline),)
 
     def _refused(self, reply: Reply, now: float) -> tuple[Effect, ...]:
-        reclaims = self.tenure.reclaims if self.tenure else ""
+        reclaims = self.tenure.reclaims if self.tenure else None
         self._forget()
         self._move(RouterState.STANDBY)
         self.candidacy.learn(reply.epoch if isinstance(reply, HeldBy) else 0)
@@ -250,11 +250,12 @@ class Election(Tenant):
     def supersede(self, token: str, floor: int, *, why: str, now: float) -> tuple[Effect, ...]:
         """The higher epoch `floor` is known elsewhere: acquire above it, with a new token."""
         self.candidacy.learn(floor)
-        if not self._holds(token):
+        if self.tenure is None or not self._holds(token):
             return ()
+        reclaim = self.tenure.reclaim()
         self._forget()
         self._move(RouterState.STANDBY)
-        return (Fenced(token, why), *self.candidacy.overruled(why, reclaim=token, now=now))
+        return (Fenced(token, why), *self.candidacy.overruled(why, reclaim=reclaim, now=now))
 
     def drain(self, token: str) -> None:
         """Admission is closed: go on renewing until told to release."""

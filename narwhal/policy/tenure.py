@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from narwhal.model.lease import Acquired
+from narwhal.model.lease import Acquired, LeaseState, LeaseVersion, LeaseView
 from narwhal.model.settings import LeaseTimings
 from narwhal.policy.intents import Acquire, Release, Renew, Rest
 
@@ -15,11 +15,29 @@ STALL_POLL_S = 0.1
 """How often a due renewal looks whether the main loop ticks again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """An own token that we have stopped using and whose record may be swapped at sight.
+
+    Before its D, for until then nobody else can own, and on the server that confirmed it last, for another
+    one may show what was before somebody else did. Otherwise that record is watched like any other.
+    """
+
+    token: str = field(repr=False)
+    inc: str
+    until: float
+
+    def covers(self, view: LeaseView) -> bool:
+        """The view shows our record, where it was confirmed."""
+        version = view.version or LeaseVersion("", 0)
+        return (version.token, str(view.inc), view.state) == (self.token, self.inc, LeaseState.HELD)
+
+
 @dataclass(slots=True)
 class Tenure:
     """From the first send of an acquire until the token is done with. Seconds are the router's clock.
 
-    `deadline` is D, 0 until granted. `reclaims`: the own older token whose record this one swaps, or "".
+    `deadline` is D, 0 until granted. `reclaims`: the own older token whose record this one swaps.
     `sent`: before the send of the latest attempt; a reply is always that of the latest attempt.
     """
 
@@ -27,7 +45,7 @@ class Tenure:
     timings: LeaseTimings
     first_sent: float
     sent: float
-    reclaims: str = field(default="", repr=False)
+    reclaims: Reclaim | None = None
     epoch: int = 0
     life: str = field(default="", repr=False)
     seq: int = 0
@@ -73,6 +91,10 @@ class Tenure:
         if not main_alive:
             return Rest(min(now + STALL_POLL_S, self.deadline))
         return self.renewal(now)
+
+    def reclaim(self) -> Reclaim:
+        """What is left of a granted token that ends now. A life tells the incarnation of all its renewals."""
+        return Reclaim(self.token, self.life.rpartition("/")[0], self.deadline)
 
     def pledged(self, asked: float) -> None:
         """Nobody else acquires before `asked` + T: worth as much as a renewal sent then."""

@@ -35,7 +35,7 @@ class FaultClass:
 _CATALYSTS = ("crash", "partition", "yield_lease")
 _PROCESSES = (
     *("pause", "stall", "hold", "stun", "crash", "crash_all", "yield_lease", "depose"),
-    *("degrade_one", "break_disk"),
+    *("degrade_one", "break_disk", "outbid"),
 )
 _NETWORK = (
     "partition",
@@ -67,7 +67,7 @@ CLASSES: dict[str, FaultClass] = {
     "slow-everywhere": FaultClass(("slow_everywhere",), catalysts=_CATALYSTS),
     "store-frozen": FaultClass(("freeze",)),
     "store-restarted": FaultClass(("restart_whole",)),
-    "store-rolled-back": FaultClass(("restart_rolled_back",)),
+    "store-rolled-back": FaultClass(("restart_rolled_back", "outbid"), catalysts=("partition",)),
     "store-emptied": FaultClass(("restart_empty", "flush"), catalysts=_CATALYSTS),
     "keys-deleted": FaultClass(("delete_lease", "evict", "delete_some_keys"), catalysts=_CATALYSTS),
     "store-clock-stepped": FaultClass(("step_clock",), catalysts=_CATALYSTS),
@@ -84,7 +84,7 @@ CLASSES: dict[str, FaultClass] = {
     "mixed-ttl": FaultClass(("crash", "partition", "yield_lease", "stun"), ttls=(4.0, 5.0, 8.0)),
     "clock-rates": FaultClass(("pause", "partition", "stun", "deaf"), rates=(0.9, 1.12), extreme_rates=True),
     "engines-remember": FaultClass(
-        ("forget_everything", "forget_everything", "restart_engine", "crash", "yield_lease", "partition")
+        (*("forget_everything", "forget_everything", "restart_engine"), *("outbid", "pause", *_CATALYSTS))
     ),
     "deposed": FaultClass(("depose", "depose", "crash", "pause", "deaf", "late"), wardens=(False, True)),
     "mixed": FaultClass(

@@ -20,6 +20,11 @@ class FencedEngines:
         """The higher epoch for which the engine answers 409; None: it takes the request."""
         return self._epochs[iid].superseded_by(f"{CLUSTER}/{epoch}".encode(), leg)
 
+    def outbid(self, iid: str, by: int) -> None:
+        """Somebody told the engine of a higher epoch than any it knows: another fleet of the same name."""
+        if known := self._epochs[iid].highest.get(CLUSTER, 0):
+            self._epochs[iid].superseded_by(f"{CLUSTER}/{known + by}".encode(), PROBE)
+
     def restart(self, iid: str) -> None:
         self._epochs[iid] = Epochs()
 

@@ -215,6 +215,12 @@ def restart_engine(mischief: Mischief) -> None:
 
 
 @fault
+def outbid(mischief: Mischief) -> None:
+    """One engine knows of a higher epoch than the owner's: its next request there is refused."""
+    mischief.world.engines.outbid(mischief.rng.choice(ENGINES).iid, mischief.rng.randint(1, 5))
+
+
+@fault
 def forget_everything(mischief: Mischief) -> None:
     """Every process ends, no checkpoint is left, and the store is back empty with its calendar set back: only
     the engines know which epochs there were."""

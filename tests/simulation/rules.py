@@ -109,6 +109,12 @@ RULES: Mapping[str, Rule] = {
         scene=Scene(schedules.rolled_back_record, rates=_ONE_RATE),
         caught="I1",
     ),
+    "reclaim-before-deadline": Rule(
+        "an own record is swapped at sight only before the old D and under the incarnation last confirmed",
+        broken="ReclaimsForEver",
+        scene=Scene(schedules.overruled_and_rolled_back, rates=_ONE_RATE),
+        caught="I1",
+    ),
     "vacant-marker": Rule(
         "nothing stored is never acquirable: a marker is planted and watched for T",
         broken="NoMarker",

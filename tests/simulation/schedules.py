@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from narwhal.policy import death
 from narwhal.policy.death import ProcessSight
+from tests.simulation.engines import ENGINES
 from tests.simulation.network import FEED, LEASE, copy_of
 from tests.simulation.routers import Sent, SimRouter
 from tests.simulation.stage import Stage
@@ -141,6 +142,19 @@ async def emptied_under_an_owner(stage: Stage) -> None:
     cut(stage, owner)
     stage.net.store.server.flush()
     stage.checkers.store_changed_by_fault()
+
+
+async def overruled_and_rolled_back(stage: Stage) -> None:
+    """An engine knows more than the owner that is cut off; when another owns, the store comes back as it was
+    before that, and the cable is mended."""
+    owner, store = await settled(stage), stage.net.store
+    before = copy_of(store.server.data)
+    cut(stage, owner, seconds=1e9)
+    owner.parts.gate.overruled(ENGINES[0].iid, owner.parts.gate.epoch + 3)
+    await stage.until(lambda: any(router.admits() for router in stage.latest.values()))
+    store.server.restart(before)
+    stage.checkers.store_changed_by_fault()
+    stage.net.wire(owner.host.name).cut_until = 0.0
 
 
 # --- replicas ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from narwhal.cluster.flush import TotalsFlusher
@@ -24,7 +25,7 @@ from narwhal.policy.claims import Truce, is_own
 from narwhal.policy.death import ProcessMark, ProcessSight, Signalled
 from narwhal.policy.election import Election
 from narwhal.policy.intents import Effect, Inputs, Renew, Reply
-from narwhal.policy.tenure import Tenure
+from narwhal.policy.tenure import Reclaim, Tenure
 from narwhal.policy.watch import Watch
 from narwhal.store import memory_scripts
 from narwhal.store.memory_scripts import Call, Data, Word
@@ -299,6 +300,19 @@ def _saw_last(quorum: Quorum, replicas: int) -> None:
     quorum._highest = replicas
 
 
+class _BoundlessReclaim(Reclaim):
+    """What was our record once is ours for ever, wherever it is seen."""
+
+    __slots__ = ()
+
+    def covers(self, view: LeaseView) -> bool:
+        return view.version is None or view.version.token == self.token
+
+
+def _reclaim_for_ever(tenure: Tenure) -> Reclaim:
+    return _BoundlessReclaim(tenure.token, "", until=inf)
+
+
 _proves_death = death.proves_death
 
 
@@ -335,6 +349,7 @@ BREAKS: Mapping[str, Break] = {
             script("lease_acquire", _forgetting(_acquire)),
         )
     ),
+    "ReclaimsForEver": Break(changes=((Tenure, "reclaim", _reclaim_for_ever),)),
     "NoTruce": Break(changes=((Truce, "holds", lambda truce, now: False),)),
     "ClaimsBackInTruce": Break(changes=((Truce, "silences", _silent_for_shared_causes),)),
     "EpermIsDeath": _misread(lambda sight: sight.signalled is Signalled.FORBIDDEN),

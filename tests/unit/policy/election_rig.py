@@ -14,6 +14,7 @@ from narwhal.policy.intents import Acquire, Effect, Inputs, Intent, Peek, Renew,
 
 INC = Incarnation("a" * 40, "b" * 40)
 OTHER_INC = Incarnation("c" * 40, "b" * 40)
+LIFE = f"{INC}/token:0"
 HELD = LeaseView(INC, "master", LeaseState.HELD, LeaseVersion("x", 4), epoch=7, ttl_ms=5000, owner="r1")
 RELEASED = LeaseView(
     INC, "master", LeaseState.RELEASED, LeaseVersion("x", 4), epoch=7, ttl_ms=5000,
@@ -84,9 +85,13 @@ class Rig:
         assert isinstance(intent, Acquire)
         return intent
 
+    def grant(self, epoch: int) -> None:
+        """The acquire that was sent takes, at once."""
+        self.answer(Acquired(epoch, LIFE))
+
     def to_restoring(self, now: float = 10.0, epoch: int = 8) -> str:
         token = self.to_acquire(now).token
-        self.answer(Acquired(epoch, "life-0"))
+        self.grant(epoch)
         return token
 
     def to_owner(self, now: float = 10.0, epoch: int = 8) -> str:

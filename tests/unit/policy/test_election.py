@@ -38,7 +38,7 @@ from narwhal.policy.intents import (
     Rest,
     Stop,
 )
-from tests.unit.policy.election_rig import EMPTY, HELD, INC, OTHER_INC, RELEASED, Rig
+from tests.unit.policy.election_rig import EMPTY, HELD, INC, LIFE, OTHER_INC, RELEASED, Rig
 
 S = RouterState
 
@@ -305,8 +305,8 @@ def test_renewals_go_out_every_interval_and_move_the_deadline() -> None:
     token = rig.to_owner(10.0)
     assert rig.rest() == 11.0
     renewal = rig.renewal(11.0)
-    assert (renewal.epoch, renewal.seq, renewal.life) == (8, 1, "life-0")
-    assert rig.answer(Renewed("life-0", {}), 11.3) == (Extended(token, 15.0),)
+    assert (renewal.epoch, renewal.seq, renewal.life) == (8, 1, LIFE)
+    assert rig.answer(Renewed(LIFE, {}), 11.3) == (Extended(token, 15.0),)
     assert rig.rest() == 12.0
 
 
@@ -331,7 +331,7 @@ def test_an_unanswered_renewal_makes_suspect_and_the_next_answer_clears_it() -> 
     rig.answer(None, 11.8)
     assert rig.machine.phase is S.SUSPECT
     rig.machine.again(12.05, main_alive=True)
-    rig.answer(Renewed("life-0", {}), 12.1)
+    rig.answer(Renewed(LIFE, {}), 12.1)
     assert rig.machine.phase is S.OWNER
 
 
@@ -416,7 +416,7 @@ def test_a_reply_to_a_token_that_was_fenced_meanwhile_changes_nothing() -> None:
     token = rig.to_owner(10.0)
     rig.renewal(11.0)
     rig.machine.fence(token, "an engine refused the epoch")
-    assert rig.answer(Renewed("life-0", {}), 11.1) == ()
+    assert rig.answer(Renewed(LIFE, {}), 11.1) == ()
     assert rig.machine.phase is S.FENCED
     assert rig.next() == Release(token, "an engine refused the epoch")
 
@@ -475,9 +475,10 @@ def test_who_is_overruled_again_and_again_waits_longer_each_time_and_alarms() ->
         alarms.append(any(isinstance(effect, Alarm) for effect in effects))
         token, epoch = rig.swap(replace(HELD, version=LeaseVersion(token, 1), epoch=epoch)), floor + 1
         pauses.append(round(rig.now - overruled_at, 3))
-        rig.answer(Acquired(epoch, "life-0"))
+        rig.grant(epoch)
         rig.machine.opened(token)
-    assert pauses == [0.0, 0.5, 1.0, 2.0, 4.0, 5.0]
+    # From D on, 4 s after the send, the own record is watched for T like any other.
+    assert pauses == [0.0, 0.5, 1.0, 2.0, 5.0, 5.0]
     assert alarms == [False, True, True, True, True, True]
     assert rig.machine.supersede(token, epoch + 1, why="x", now=rig.now + 61.0) == (Fenced(token, "x"),)
 
@@ -490,7 +491,7 @@ def test_a_yield_drains_releases_and_lets_the_others_go_first_for_a_second() -> 
     token = rig.to_owner(10.0)
     rig.machine.drain(token)
     assert rig.renewal(11.0).seq == 1
-    rig.answer(Renewed("life-0", {}))
+    rig.answer(Renewed(LIFE, {}))
     rig.machine.release("yield", successor="r2", now=11.1)
     assert rig.next(11.1) == Release(token, "yield", "r2")
     assert rig.answer(True, 11.2) == (Released(token, True),)
@@ -507,7 +508,7 @@ def test_a_release_awaits_the_renewal_in_flight() -> None:
     rig.renewal(11.0)
     rig.machine.drain(token)
     rig.machine.release("yield", now=11.0)
-    rig.answer(Renewed("life-0", {}), 11.1)
+    rig.answer(Renewed(LIFE, {}), 11.1)
     assert rig.next() == Release(token, "yield")
 
 

@@ -43,7 +43,7 @@ from narwhal.policy.intents import (
     Renew,
     Rest,
 )
-from tests.unit.policy.election_rig import EMPTY, HELD, OTHER_INC, RELEASED
+from tests.unit.policy.election_rig import EMPTY, HELD, LIFE, OTHER_INC, RELEASED
 
 STEPS = st.sampled_from([0.0, 0.001, 0.05, 0.25, 0.4, 0.9, 2.0, 3.5, 6.0])
 TERM_S = 4.0
@@ -123,7 +123,7 @@ class AnyOrder(RuleBasedStateMachine):
     def seen(self, step: float, number: int) -> None:
         kinds = ("released", "empty", "held", "vacant", "replica", "moved", "own", "none")
         kind, number = kinds[number % 8], number % 3
-        version = LeaseVersion(f"x{number}", number)
+        version, reclaim = LeaseVersion(f"x{number}", number), self.machine.candidacy.reclaim
         views: dict[str, Any] = {
             "empty": EMPTY,
             "held": replace(HELD, version=version, epoch=7 + number),
@@ -131,7 +131,7 @@ class AnyOrder(RuleBasedStateMachine):
             "vacant": replace(HELD, state=LeaseState.VACANT, version=version, epoch=0),
             "replica": replace(HELD, role="slave"),
             "moved": replace(RELEASED, inc=OTHER_INC),
-            "own": replace(HELD, version=LeaseVersion(self.machine.candidacy.reclaim or "x", number)),
+            "own": replace(HELD, version=LeaseVersion(reclaim.token if reclaim else "x", number)),
             "none": None,
         }
         self._answer(step, views[kind])
@@ -140,8 +140,8 @@ class AnyOrder(RuleBasedStateMachine):
         kind = ("ok", "again", "held", "new", "none", "silent", "low", "ok")[number % 8]
         floor = self.machine.candidacy.known
         replies: dict[str, Any] = {
-            "ok": Acquired(floor + 1, "life"),
-            "again": Acquired(floor + 1, "life", again=True),
+            "ok": Acquired(floor + 1, LIFE),
+            "again": Acquired(floor + 1, LIFE, again=True),
             "held": HeldBy("r1", floor + 2),
             "new": NewServer("inc"),
             "none": NothingStored(),
@@ -153,8 +153,8 @@ class AnyOrder(RuleBasedStateMachine):
     def renewed(self, step: float, number: int) -> None:
         kind = ("ok", "reinstated", "stale", "silent", "lost", "ok", "ok")[number % 7]
         replies: dict[str, Any] = {
-            "ok": Renewed("life", {}),
-            "reinstated": Reinstated("life-2"),
+            "ok": Renewed(LIFE, {}),
+            "reinstated": Reinstated(LIFE + "2"),
             "stale": Stale(),
             "lost": Lost("held", self.machine.candidacy.known + 1, "r1"),
             "silent": None,

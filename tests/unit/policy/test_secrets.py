@@ -30,10 +30,11 @@ from narwhal.policy.intents import (
     Released,
     Renew,
 )
-from narwhal.policy.tenure import Tenure
+from narwhal.policy.tenure import Reclaim, Tenure
 from tests.unit.policy.election_rig import HELD, Rig
 
 SECRET = "5ec4e7" * 5
+RECLAIM = Reclaim(SECRET, "inc", 4.0)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,8 @@ SECRET = "5ec4e7" * 5
         Renewed(f"inc/{SECRET}:0", {}),
         Reinstated(f"inc/{SECRET}:0"),
         replace(HELD, version=LeaseVersion(SECRET, 4), fields={"token": SECRET}),
-        Tenure(Acquire(SECRET, LeaseVersion("x", 1), "inc", 7), LeaseTimings(), 0.0, 0.0, SECRET, 7, SECRET),
+        Tenure(Acquire(SECRET, LeaseVersion("x", 1), "inc", 7), LeaseTimings(), 0.0, 0.0, RECLAIM, 7, SECRET),
+        RECLAIM,
         AcquireRequest(SECRET, OwnerMeta("r0", ""), LeaseVersion(SECRET, 1), inc="i", floor=7, ttl_ms=5000),
         RenewRequest(SECRET, OwnerMeta("r0", ""), 7, seq=1, life=SECRET, ttl_ms=5000),
         PublishRequest(SECRET, 7, 1, upto=LogPosition(7, 1), document=b""),
