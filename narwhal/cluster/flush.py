@@ -14,7 +14,7 @@ from narwhal.clock import Clock
 from narwhal.cluster.trouble import Troubles
 from narwhal.errors import StoreError
 from narwhal.model.request import Counters
-from narwhal.policy.totals import Totals, total_of
+from narwhal.policy.totals import Totals, greater, total_of
 from narwhal.ports import HandoffStore
 
 FLUSH_S = 0.05
@@ -34,7 +34,7 @@ class TotalsFlusher:
         totals.watchers.append(self._counted.set)
         self.failures = 0
         self.confirmed = Counters()
-        """The sum over all runs as the store last told it."""
+        """The sum over all runs as the store told it; flushes that cross may be answered in any order."""
 
     async def run(self) -> None:
         troubles = Troubles()
@@ -57,4 +57,4 @@ class TotalsFlusher:
         self._counted.clear()
         runs = await self._handoffs.flush_totals(self._totals.vector(), timeout_s=timeout_s)
         self._totals.merge(runs)
-        self.confirmed = total_of(runs.values())
+        self.confirmed = greater(self.confirmed, total_of(runs.values()))
