@@ -5,7 +5,8 @@
 -- ARGV[1] token
 -- ARGV[2] epoch
 -- ARGV[3] seq
--- ARGV[4] upto             newest log id that the document contains; older entries are trimmed
+-- ARGV[4] upto             newest log id that the owner knows of; older entries are trimmed. Stored is the
+--                          newest one of its epoch that there is
 -- ARGV[5] schema_version
 -- ARGV[6] crc32            of the document, unsigned decimal
 -- ARGV[7] document         JSON text
@@ -78,8 +79,6 @@ local newest = math.max(stored_epoch, log_epoch)
 if newest > epoch or (stored_epoch == epoch and stored_seq >= seq) then
   return {'OLD', text(newest)}
 end
-redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'seq', ARGV[3], 'upto', ARGV[4], 'at_ms', text(now_ms()),
-  'schema_version', ARGV[5], 'document', ARGV[7], 'crc32', ARGV[6], 'inc', incarnation())
 -- Above the log's end and above `upto`: after a loss of the log a reader's position stays behind us.
 local n = 0
 if log_epoch == epoch then
@@ -89,6 +88,9 @@ local told_epoch, told_n = string.match(ARGV[4], '^(%d+)-(%d+)$')
 if tonumber(told_epoch) == epoch then
   n = math.max(n, tonumber(told_n))
 end
+-- An entry that the owner heard nothing of is in the document too: it was composed before.
+redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'seq', ARGV[3], 'upto', ARGV[2] .. '-' .. text(n),
+  'at_ms', text(now_ms()), 'schema_version', ARGV[5], 'document', ARGV[7], 'crc32', ARGV[6], 'inc', incarnation())
 local id = ARGV[2] .. '-' .. text(n + 1)
 redis.call('XADD', KEYS[3], 'MAXLEN', '~', '10000', id, 'kind', 'snapshot',
   'body', cmsgpack.pack({seq = seq, upto = ARGV[4]}))

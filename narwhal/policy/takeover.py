@@ -1,14 +1,14 @@
 """The opening plan of a new owner: which saved state to begin with, and how old it is (cluster.md section 6).
 
 Pure. Candidates are the mirror, the stored document and the checkpoint; the newest valid one by (epoch, n)
-wins. Ages shorten holds and choose the careful opening; they never decide ownership.
+wins. Of two that reach equally far it is the stored document: it holds all up to there, and what no entry
+told before it. Ages shorten holds and choose the careful opening; they never decide ownership.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 from narwhal.errors import SavedStateError
 from narwhal.model.handoff import (
@@ -19,6 +19,8 @@ from narwhal.model.handoff import (
     StoredHandoff,
 )
 from narwhal.policy.handoff_codec import at_age, decode
+
+STORE = "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningP
             notes.append(f"the {state.source}'s state is for other engines and is left")
         else:
             fitting.append(state)
-    best = max(fitting, key=attrgetter("order"), default=None)
+    best = _newest(fitting)
     if best is None:
         return OpeningPlan(None, rules.keep_roles, cautious=False, notes=tuple(notes))
     if set(best.document.engines) != rules.engines:
@@ -89,6 +91,16 @@ def opening_plan(candidates: Iterable[SavedState], rules: PlanRules) -> OpeningP
     return OpeningPlan(best, rules.keep_roles, cautious, tuple(notes), verify=not rules.followed)
 
 
+def _newest(states: Iterable[SavedState]) -> SavedState | None:
+    """The newest one, None of none. Where its age is unknown, that of another that reaches as far counts."""
+    ranked = sorted(states, key=lambda state: (state.order, state.source == STORE), reverse=True)
+    if not ranked:
+        return None
+    equal = [state for state in ranked if state.order == ranked[0].order]
+    age_s = next((state.age_s for state in equal if state.age_s is not None), None)
+    return replace(ranked[0], age_s=age_s)
+
+
 def from_store(stored: StoredHandoff) -> SavedState:
     """The stored document. Its age is Redis time less `at_ms`, within the incarnation that wrote it.
 
@@ -98,7 +110,7 @@ def from_store(stored: StoredHandoff) -> SavedState:
         raise SavedStateError("stored handoff: document is torn (crc32 differs)")
     known = stored.written_inc == stored.inc and stored.now_ms >= stored.at_ms
     age_s = (stored.now_ms - stored.at_ms) / 1000 if known else None
-    return SavedState("store", decode(stored.document, source="stored handoff"), stored.upto, age_s)
+    return SavedState(STORE, decode(stored.document, source="stored handoff"), stored.upto, age_s)
 
 
 def from_checkpoint(record: CheckpointRecord, *, boot_id: str, now: float) -> SavedState:

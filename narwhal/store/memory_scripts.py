@@ -261,10 +261,10 @@ def handoff_publish(data: Data, call: Call) -> list[Word]:
     if max(stored[0], data.log_top.epoch) > int(epoch) or stored >= (int(epoch), int(seq)):
         return ["OLD", max(stored[0], data.log_top.epoch)]
     told = LogPosition.parse(upto)
-    data.handoff = {"epoch": epoch, "seq": seq, "upto": upto, "at_ms": str(call.now_ms)}
+    top = max(data.log_top, told, LogPosition(int(epoch), 0))
+    data.handoff = {"epoch": epoch, "seq": seq, "upto": str(top), "at_ms": str(call.now_ms)}
     data.handoff |= {"schema_version": schema_version, "crc32": crc32, "document": _bytes(document)}
     data.handoff["inc"] = call.inc
-    top = max(data.log_top, told, LogPosition(int(epoch), 0))
     body = msgpack.packb({"seq": int(seq), "upto": upto})
     added = data.add(LogPosition(top.epoch, top.n + 1), "snapshot", body=body)
     data.log = [entry for entry in data.log if told <= entry[0]]

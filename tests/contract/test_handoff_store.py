@@ -186,6 +186,17 @@ def test_a_snapshot_trims_the_log_to_what_it_contains(play):
     assert appended == Appended(f"{epoch}-7")
 
 
+def test_a_document_contains_an_append_that_its_owner_heard_nothing_of(play):
+    async def scenario(s):
+        epoch = await own(s)
+        await append(s, epoch, 2)
+        await publish(s, epoch, 1, upto=LogPosition(epoch, 1))
+        return epoch, await s.handoff.load(timeout_s=S)
+
+    epoch, stored = play(scenario)
+    assert stored.upto == LogPosition(epoch, 2)
+
+
 def test_the_stored_epoch_and_seq_never_go_back(play):
     async def scenario(s):
         first = await own(s)

@@ -38,13 +38,30 @@ def saved(source: str, epoch: int, n: int, age_s: float | None = 1.0) -> SavedSt
         ([saved("mirror", 7, 4), saved("store", 7, 9)], "store"),
         ([saved("mirror", 8, 1), saved("store", 7, 9)], "mirror"),
         ([saved("checkpoint", 9, 1), saved("mirror", 8, 5), saved("store", 7, 9)], "checkpoint"),
-        ([saved("mirror", 7, 9), saved("store", 7, 9)], "mirror"),
+        ([saved("mirror", 7, 9), saved("store", 7, 9)], "store"),
+        ([saved("store", 7, 9), saved("checkpoint", 7, 9)], "store"),
+        ([saved("store", 7, 9), saved("mirror", 7, 10)], "mirror"),
     ],
 )
 def test_the_newest_by_epoch_and_n_wins(states: list[SavedState], winner: str) -> None:
     plan = opening_plan(states, RULES)
     assert plan.state is not None and plan.state.source == winner
     assert plan.upto == plan.state.upto
+
+
+@pytest.mark.parametrize(("told", "taken"), [(None, 4.0), (2.5, 2.5)])
+def test_a_stored_document_of_unknown_age_is_as_old_as_the_mirror_that_reaches_as_far(
+    told: float | None, taken: float
+) -> None:
+    """A restarted server cannot tell the age of what it kept, who has read it can."""
+    plan = opening_plan([saved("mirror", 7, 9, 4.0), saved("store", 7, 9, told)], RULES)
+    assert plan.state is not None
+    assert (plan.state.source, plan.state.age_s) == ("store", taken)
+
+
+def test_an_age_is_taken_over_only_from_a_state_that_reaches_as_far() -> None:
+    plan = opening_plan([saved("mirror", 7, 8, 4.0), saved("store", 7, 9, None)], RULES)
+    assert plan.state is not None and plan.state.age_s is None
 
 
 def test_nothing_saved_is_a_fresh_opening() -> None:
