@@ -20,7 +20,14 @@ end
 
 -- First write: HDEL frees, so it is allowed at maxmemory, and the later writes of a script that has
 -- written are allowed too. On a replica it fails here, before anything is decided from old data.
-redis.call('HDEL', KEYS[2], '-')
+local freed = redis.pcall('HDEL', KEYS[2], '-')
+if type(freed) == 'table' and freed.err then
+  if not string.find(freed.err, 'WRONGTYPE', 1, true) then
+    return freed
+  end
+  -- Of another type: no router wrote it, so it counts for nothing.
+  redis.call('DEL', KEYS[2])
+end
 
 local run = redis.call('HGET', KEYS[2], 'run')
 if run and run ~= ARGV[2] then
@@ -30,6 +37,11 @@ local now = now_ms()
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[2], 'run', ARGV[2], 'seen_ms', text(now), unpack(ARGV, 3))
 redis.call('PEXPIRE', KEYS[2], '15000')
-redis.call('ZADD', KEYS[1], text(now), ARGV[1])
+local listed = redis.pcall('ZADD', KEYS[1], text(now), ARGV[1])
+if type(listed) == 'table' and listed.err then
+  -- Only another type is refused after a write: it is made anew, each router puts itself in again.
+  redis.call('DEL', KEYS[1])
+  redis.call('ZADD', KEYS[1], text(now), ARGV[1])
+end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. text(now - 3600000))
 return {'OK'}

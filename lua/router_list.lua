@@ -11,4 +11,9 @@ local function joined(reply, more)
   return reply
 end
 
-return joined({'OK'}, redis.call('ZRANGE', KEYS[1], '0', '-1'))
+local listed = redis.pcall('ZRANGE', KEYS[1], '0', '-1')
+if listed.err and not string.find(listed.err, 'WRONGTYPE', 1, true) then
+  return listed
+end
+-- Of another type it lists nobody, until the next router announces itself and makes it anew.
+return joined({'OK'}, listed.err and {} or listed)

@@ -9,12 +9,19 @@
 
 -- First write: HDEL frees, so it is allowed at maxmemory, and the later writes of a script that has
 -- written are allowed too. On a replica it fails here, before anything is decided from old data.
-redis.call('HDEL', KEYS[2], '-')
+local freed = redis.pcall('HDEL', KEYS[2], '-')
+if type(freed) == 'table' and freed.err then
+  if not string.find(freed.err, 'WRONGTYPE', 1, true) then
+    return freed
+  end
+  -- Of another type: no router wrote it, so it counts for nothing.
+  redis.call('DEL', KEYS[2])
+end
 
 local run = redis.call('HGET', KEYS[2], 'run')
 if run and run ~= ARGV[2] then
   return {'OTHER', run}
 end
 redis.call('DEL', KEYS[2])
-redis.call('ZREM', KEYS[1], ARGV[1])
+redis.pcall('ZREM', KEYS[1], ARGV[1])
 return {'OK'}

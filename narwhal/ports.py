@@ -425,6 +425,9 @@ class Registry(Protocol):
 
     async def routers(self, *, timeout_s: float) -> Sequence[RouterEntry]: ...
 
+    async def entry(self, router_id: str, *, timeout_s: float) -> RouterEntry | None:
+        """That of one router, without the list; None: there is none that lives and can be read."""
+
     async def put_claim(self, router_id: str, *, epoch: int, reason: str, timeout_s: float) -> bool:
         """Claims the lease of the degraded owner of `epoch`; reason "" withdraws. An acquire deletes all.
 

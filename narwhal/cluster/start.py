@@ -123,8 +123,8 @@ class StartChecks:
         view = await self._asked(lambda: self._ports.record.peek(timeout_s=CALL_S))
         if view.state is not LeaseState.HELD:
             return 0
-        routers = await self._asked(lambda: self._ports.registry.routers(timeout_s=CALL_S))
-        return view.epoch if any(one.router_id == view.owner for one in routers) else 0
+        lives = await self._asked(lambda: self._ports.registry.entry(view.owner, timeout_s=CALL_S))
+        return view.epoch if lives else 0
 
     def _judge(self, stored: StoredHandoff | SavedStateError | None, *, owned: int) -> None:
         """`owned`: the epoch of an owner that lives. What one left that has ended may be of another model:
@@ -218,9 +218,10 @@ class StartChecks:
         log.warning("%(router_id)s (pid %(pid)d here) has ended without a word: %(freed)s is free", fields)
 
     async def _predecessor(self) -> RouterEntry | None:
-        routers = await self._asked(lambda: self._ports.registry.routers(timeout_s=CALL_S))
-        ours = (one for one in routers if one.router_id == self._rules.router_id)
-        return next((one for one in ours if one.run != self._rules.run), None)
+        """Asked for by its ID: what the list of routers says keeps nobody from starting."""
+        rules = self._rules
+        entry = await self._asked(lambda: self._ports.registry.entry(rules.router_id, timeout_s=CALL_S))
+        return entry if entry is not None and entry.run != rules.run else None
 
     async def _asked(self, ask: Callable[[], Awaitable[R]]) -> R:
         """A store that does not answer, or holds what no router wrote, is asked again for ever."""

@@ -48,10 +48,17 @@ class ScriptRegistry:
         names = (await self._runner.run("router_list", keys, timeout_s=timeout_s))[1:]
         if not names:
             return []
-        entry_keys = [self._keys.router(name.decode()) for name in names]
-        found = (await self._runner.run("router_read", entry_keys, timeout_s=timeout_s))[1:]
+        return await self._entries([name.decode() for name in names], timeout_s=timeout_s)
+
+    async def entry(self, router_id: str, *, timeout_s: float) -> RouterEntry | None:
+        """That of one router, without the list; None: there is none that lives and can be read."""
+        return next(iter(await self._entries([router_id], timeout_s=timeout_s)), None)
+
+    async def _entries(self, names: Sequence[str], *, timeout_s: float) -> list[RouterEntry]:
+        keys = [self._keys.router(name) for name in names]
+        found = (await self._runner.run("router_read", keys, timeout_s=timeout_s))[1:]
         told = zip(names, found, strict=True)
-        read = [self._read(name.decode(), text) for name, text in told if text not in (b"{}", b"[]")]
+        read = [self._read(name, text) for name, text in told if text not in (b"{}", b"[]")]
         return [entry for entry in read if entry is not None]
 
     def _read(self, router_id: str, text: bytes) -> RouterEntry | None:

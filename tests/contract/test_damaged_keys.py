@@ -241,10 +241,32 @@ def test_one_odd_entry_of_a_router_hides_no_other(server, redis):
     play(server, script)
 
 
-def test_routers_of_another_type_are_named(server, redis):
+@pytest.mark.parametrize("odd", ["routers", "router:b"])
+def test_registry_keys_of_another_type_count_for_nothing_and_are_made_anew(server, redis, odd):
     async def script(router):
-        redis.set(key("routers"), "x")
-        with pytest.raises(StoreDamaged, match="see " + key("routers").replace("{t}", r"\{t\}")):
-            await router.registry.routers(timeout_s=S)
+        entry = RouterEntry("b", "run-b", "standby", "http://b:1")
+        for write in (lambda: redis.set(key(odd), "x"), lambda: redis.rpush(key(odd), "x")):
+            redis.delete(key("routers"), key("router:b"))
+            write()
+            assert await router.registry.routers(timeout_s=S) == []
+            assert await router.registry.entry("b", timeout_s=S) is None
+            assert await router.registry.announce(entry, timeout_s=S)
+            assert [one.run for one in await router.registry.routers(timeout_s=S)] == ["run-b"]
+            assert (await router.registry.entry("b", timeout_s=S)).run == "run-b"
+            redis.delete(key(odd))
+            write()
+            await router.registry.withdraw("b", "run-b", timeout_s=S)
+            assert await router.registry.entry("b", timeout_s=S) is None
+
+    play(server, script)
+
+
+def test_one_router_is_found_by_its_id_where_the_list_has_forgotten_it(server, redis):
+    async def script(router):
+        entry = RouterEntry("b", "run-b", "standby", "http://b:1")
+        await router.registry.announce(entry, timeout_s=S)
+        redis.delete(key("routers"))
+        assert (await router.registry.entry("b", timeout_s=S)).run == "run-b"
+        assert await router.registry.entry("c", timeout_s=S) is None
 
     play(server, script)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from narwhal.errors import StoreDamaged
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.store.registry import ScriptRegistry
 from tests.unit.cluster.cluster_rig import Scene, play
 
 LEASE = "narwhal:{c}:lease"
@@ -74,5 +76,27 @@ def test_a_router_that_starts_with_a_stored_handoff_of_nobodys_starts_without_it
         left = [fields["error"] for kind, fields in late.book.events if kind == "saved_state_left"]
         assert left == ["narwhal:{c}:handoff: seq is no integer from 0 to 9007199254740992"]
         assert (await scene.stored()).epoch == late.parts.gate.epoch
+
+    play(script)
+
+
+def test_a_list_of_routers_that_cannot_be_read_keeps_nobody_from_owning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is for people and for ordering."""
+
+    async def damaged(registry: ScriptRegistry, *, timeout_s: float) -> None:
+        raise StoreDamaged("router_list: WRONGTYPE")
+
+    monkeypatch.setattr(ScriptRegistry, "routers", damaged)
+
+    async def script(scene: Scene) -> None:
+        first, second = scene.router("a"), scene.router("b")
+        first.start()
+        await scene.until(lambda: first.owns, limit_s=10.0)
+        second.start()
+        await scene.clock.sleep(2.0)
+        first.kill()
+        await scene.until(lambda: second.owns, limit_s=10.0)
 
     play(script)
