@@ -245,13 +245,6 @@ class EngineClient(Protocol):
         `LegFlow.fail`. What a finish reason or an error object means is the sink's business.
         """
 
-    def quiet_s(self, iid: str) -> float:
-        """Seconds since a decode stream of the engine that has brought output last brought bytes.
-
-        Streams that are open, and such as ended well and whose connection waits for the next request.
-        inf: there is none. Looks at every open connection: for when something is amiss.
-        """
-
     async def aclose(self) -> None: ...
 
 

@@ -81,10 +81,6 @@ class LeanClient:
     def stream(self, call: StreamCall, sink: StreamSink) -> Coroutine[Any, Any, None]:
         return self._run(DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
 
-    def quiet_s(self, iid: str) -> float:
-        now = self._loop.time()
-        return min((each.quiet_s(now) for each in self._open if each.iid == iid), default=inf)
-
     async def warm(self, call: EngineCall) -> None:
         """Leaves an idle connection to `call.iid`, if it has none and a seat is free; sends nothing.
 
@@ -134,7 +130,6 @@ class LeanClient:
                     exchange.detach()
                 exchange = exchange.again()
                 connection = await self._connect(exchange)
-            connection.streamed = exchange.streams
             if connection.exchange is None:
                 self._idle.put(connection)
             else:

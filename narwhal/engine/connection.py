@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import inf
 from typing import Any, cast
 
 import httptools
 
 from narwhal.engine.exchange import Exchange, Head
-from narwhal.engine.progress import silent_s
 from narwhal.engine.verbatim import Verbatim
 from narwhal.errors import EngineUnreachable, StreamBroken
 
@@ -23,19 +21,18 @@ class Connection(asyncio.Protocol):
     """Feeds one `Exchange` with what arrives; knows when it may carry the next one.
 
     `on_lost` is called once, when the socket is gone. What one read brought reaches the exchange in one
-    call. `reused`: it has carried an exchange before. `streamed`: the last one was a decode stream that ended
-    well.
+    call. `reused`: it has carried an exchange before.
     """
 
     __slots__ = (
         "_bodyless", "_bytes_of_head", "_chunk_closed", "_complete", "_delimited", "_drain", "_head",
         "_headers", "_informational", "_keep_alive", "_on_idle", "_on_lost", "_parser",
-        "_pieces", "_verbatim", "exchange", "iid", "reused", "streamed", "transport",
+        "_pieces", "_verbatim", "exchange", "iid", "reused", "transport",
     )  # fmt: skip
 
     def __init__(self, iid: str, on_lost: Callable[[Connection], None]) -> None:
         self.iid = iid
-        self.reused = self.streamed = False
+        self.reused = False
         self.transport: asyncio.Transport | None = None
         self.exchange: Exchange[Any] | None = None
         self._on_lost = on_lost
@@ -60,13 +57,6 @@ class Connection(asyncio.Protocol):
         self._complete = False
 
     # --- for the client ---
-
-    def quiet_s(self, now: float) -> float:
-        """Seconds since the stream on it, or the one just ended, brought bytes; inf: there is none."""
-        if self.exchange is not None:
-            return self.exchange.quiet_s(now)
-        told = silent_s(self.transport) if self.streamed and self.transport is not None else None
-        return inf if told is None else told
 
     @property
     def idle(self) -> bool:

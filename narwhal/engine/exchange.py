@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
-from typing import TYPE_CHECKING, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from narwhal.engine.wheel import StoodStill, prolonged
 from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, StreamBroken
@@ -43,9 +42,6 @@ class Exchange(Generic[Result]):
         "_reused", "bucket", "call", "connection", "done", "head", "last_read_at", "loop", "started",
         "total_due", "verbatim",
     )  # fmt: skip
-
-    streams: ClassVar[bool] = False
-    """Its answer is a decode stream."""
 
     def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop) -> None:
         self.call = call
@@ -95,10 +91,6 @@ class Exchange(Generic[Result]):
     def detach(self) -> None:
         """It has ended: lets go of the connection, which may already carry another exchange."""
         self.connection = None
-
-    def quiet_s(self, now: float) -> float:
-        """Seconds since generated output last came in; inf where none is coming."""
-        return inf
 
     # --- ends ---
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from math import inf
 
 import httpx
 
@@ -30,9 +29,6 @@ class HttpxClient:
         self, engines: Sequence[EngineSpec], settings: ClientSettings, *, stamp: Stamp = no_epoch
     ) -> None:
         self._urls = {spec.iid: spec.url for spec in engines}
-        self._legs: set[_Leg] = set()
-        self._last_read: dict[str, float] = {}
-        """Engine ID to when the last stream there that ended well was read last."""
         self._limit = settings.max_response_bytes
         self._stamp = stamp
         self._bearer = {"authorization": f"Bearer {settings.api_key}"} if settings.api_key else {}
@@ -48,25 +44,12 @@ class HttpxClient:
 
     async def stream(self, call: StreamCall, sink: StreamSink) -> None:
         leg = _Leg(call, sink, limit=self._limit)
-        self._legs.add(leg)
-        try:
-            await self._run(call, leg)
-            self._last_read[leg.iid] = leg.read_at
-        finally:
-            self._legs.discard(leg)
-
-    async def _run(self, call: StreamCall, leg: _Leg) -> None:
         async with _in_time(call.call), leg.limits(), self._answer(call.call) as answer:
             if answer.status_code != 200:
                 raise refusal(await self._whole(answer, call.call.iid), call.call.iid)
             if not is_event_stream(answer.headers):
                 raise StreamBroken("a 200 that is no event stream", iid=call.call.iid, kind="malformed")
             await leg.run(answer)
-
-    def quiet_s(self, iid: str) -> float:
-        now = asyncio.get_running_loop().time()
-        ended_s = now - self._last_read.get(iid, -inf)
-        return min(ended_s, *(leg.quiet_s(now) for leg in self._legs if leg.iid == iid), inf)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -126,7 +109,6 @@ class _Leg:
         self.error: EngineError | None = None
         self.iid = call.call.iid
         self._call = call
-        self.read_at = -inf
         self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
         self._may_read = asyncio.Event()
         self._may_read.set()
@@ -154,9 +136,6 @@ class _Leg:
         self._may_read.set()
         if self._reading and self._scope is not None:
             self._scope.reschedule(0)
-
-    def quiet_s(self, now: float) -> float:
-        return now - self.read_at if self._feed.output_seen else inf
 
     # --- the loop ---
 
@@ -188,7 +167,6 @@ class _Leg:
             self._reading = True
             data = await anext(reads, None)
             self._reading = False
-            self.read_at = asyncio.get_running_loop().time()
             if data is None:
                 self._feed.end()
             else:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Self
 
 from narwhal.engine.exchange import Exchange, Head
 from narwhal.engine.feed import EventFeed
-from narwhal.engine.progress import silent_s
 from narwhal.engine.refusal import refusal
 from narwhal.engine.sse import is_event_stream
 from narwhal.engine.verbatim import Verbatim
@@ -37,8 +35,6 @@ class DecodeLeg(Exchange[None]):
         "_feed", "_first_due", "_first_output_s", "_opened", "_passed", "_refusal", "_remake", "_seen",
         "_silence_s", "_verbatim", "paused", "pauses",
     )  # fmt: skip
-
-    streams = True
 
     def __init__(
         self, call: StreamCall, sink: StreamSink, *, loop: asyncio.AbstractEventLoop, limit: int
@@ -168,16 +164,6 @@ class DecodeLeg(Exchange[None]):
             elif self._listening and now >= up(self.last_read_at + silence_s, silence_s):
                 self._time_out("silence", f"no data for {silence_s} s", limit_s=silence_s)
         return super().look(now, stood_still_s)
-
-    def quiet_s(self, now: float) -> float:
-        """Where the kernel does not tell: as of the last look, up to the time between two looks too short."""
-        if not self._feed.output_seen or self.connection is None or self.connection.transport is None:
-            return inf
-        told = silent_s(self.connection.transport)
-        if told is not None:
-            return told
-        self._note_passed(now)
-        return now - self.last_read_at
 
     def _note_passed(self, now: float) -> None:
         if self.passed != self._seen:

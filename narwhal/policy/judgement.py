@@ -8,12 +8,12 @@
 | LegFailed again | quarantines: its token count was counted |
 | LegFailed, connections lost behind one and the same request body | holds and asks for an inference probe |
 | HealthProbed good | clears, ends caution and quarantine; after timeouts an inference probe follows |
-| HealthProbed bad | ejects whom a verdict asked about, unless its streams bring bytes: then `overload` |
+| HealthProbed bad | ejects whom a verdict asked about, unless its streams bring tokens: then `overload` |
 | the same, of a suspect carried over with less than a verdict | as a sweep that missed, every pass |
 | InferenceProbed good | clears, ends the holds; a local one while one across is owed: asked again at once |
 | InferenceProbed bad | ejects |
 | LivenessSwept good | as a good health check |
-| LivenessSwept bad | one miss, or `overload` while its streams bring bytes; at the threshold ejects |
+| LivenessSwept bad | one miss, or `overload` while its streams bring tokens; at the threshold ejects |
 | HealthProbed, to what is owed no longer | nothing: what is owed now is asked at once |
 | any of a probe, inconclusive | nothing: what is owed is asked again |
 | Validated | readmits, or keeps the name of the check that failed |
@@ -210,7 +210,7 @@ class Judgement:
         return self._missed(evidence, now)
 
     def _missed(self, evidence: LivenessSwept | HealthProbed, now: float) -> Effects:
-        """No 200 from `/health`. An engine whose streams bring bytes is alive: that is `overload`."""
+        """No 200 from `/health`. An engine whose streams bring tokens is alive: that is `overload`."""
         iid = evidence.iid
         failure = FailureClass.OVERLOAD if evidence.streaming else FailureClass.LIVENESS
         verdict = self._breaker.failed(iid, failure)

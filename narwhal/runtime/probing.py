@@ -31,15 +31,15 @@ from narwhal.monitor.validation import (
 )
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import TransferPeers, ring, transfer_peers
-from narwhal.ports import ControlGate, EngineClient, StatePublisher
+from narwhal.ports import ControlGate, StatePublisher
 
 
 @dataclass(frozen=True, slots=True)
 class ProbingParts:
-    """What probes use: `control` is their pool, `client` the data pool whose streams they ask about."""
+    """What probes use: `control` is their pool; `quiet_s` tells how long an engine brought no token."""
 
     control: LeanControl
-    client: EngineClient
+    quiet_s: Callable[[str], float]
     fleet: Fleet
     judge: Judge
     gate: ControlGate
@@ -123,7 +123,7 @@ class Probing:
         await self._parts.control.aclose()
 
     def _streaming(self, iid: str) -> bool:
-        return self._parts.client.quiet_s(iid) <= self._config.engine.health_timeout_s
+        return self._parts.quiet_s(iid) <= self._config.engine.health_timeout_s
 
     def _peers(self, iid: str) -> TransferPeers:
         fleet = self._parts.fleet

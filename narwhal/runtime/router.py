@@ -203,7 +203,7 @@ class Router:
     def _made_probing(self) -> Probing:
         parts = ProbingParts(
             self.probes,
-            self.client,
+            self.ledger.decodes.quiet_s,
             self.fleet,
             judge=self.judge,
             gate=self.control.gate,

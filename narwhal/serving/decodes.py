@@ -3,11 +3,15 @@
 Nothing is added to a frame: a stream counts its events anyway, and here its count is compared with that of
 the look before. The time of a stream begins with its first token and ends with its finish reason: what is
 left of it in the accounts after that is no evidence.
+
+The same counts tell whether an engine that misses health checks is alive: it is, while it brings tokens.
+Pings and comments are none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from narwhal.clock import Clock
 from narwhal.model.decoding import DecodeSeen
@@ -20,7 +24,7 @@ SLICE = 128
 class OpenDecode:
     """One decode leg from its dispatch to its end. Made and dropped by `OpenDecodes`."""
 
-    __slots__ = ("_at", "_halted", "_input_tokens", "_pauses", "_seen", "_tally", "iid")
+    __slots__ = ("_at", "_halted", "_input_tokens", "_pauses", "_seen", "_tally", "brought_at", "iid")
 
     def __init__(self, iid: str, tally: LegTally, *, input_tokens: int) -> None:
         self.iid = iid
@@ -30,6 +34,8 @@ class OpenDecode:
         self._seen = 0
         self._halted = False
         self._pauses = 0
+        self.brought_at = -inf
+        """When a look last found tokens that the look before had not: a pass late at most."""
 
     @property
     def kv_tokens(self) -> int:
@@ -47,6 +53,8 @@ class OpenDecode:
             return 0.0, 0
         if not self._seen:
             self._at, self._seen = first, 1
+        if tally.events > self._seen or self.brought_at == -inf:
+            self.brought_at = now
         events, until = tally.events - self._seen, now
         if tally.finished_at is not None:
             until, last = tally.finished_at, True
@@ -58,6 +66,10 @@ class OpenDecode:
             self._at, self._seen = until, tally.events
             return max(0.0, seconds), events
         return (0.0, 0) if last or seconds <= self._mean_s(first) else (seconds, 1)
+
+    def quiet_s(self, now: float) -> float:
+        """Seconds since it brought tokens, as far as looks tell; inf before the first."""
+        return 0.0 if self._tally.events > self._seen else now - self.brought_at
 
     def _mean_s(self, first: float) -> float:
         """Seconds between its tokens so far; 0 while there was only one."""
@@ -97,6 +109,8 @@ class OpenDecodes:
         self._clock = clock
         self._open: set[OpenDecode] = set()
         self._sums: dict[str, _Sum] = {}
+        self._brought_at: dict[str, float] = {}
+        """Engine ID to when its streams that have ended last brought tokens."""
         self._taken_at = clock.now()
 
     def __len__(self) -> int:
@@ -112,6 +126,15 @@ class OpenDecodes:
         """It has ended, however."""
         self._open.discard(leg)
         self._add(leg, self._clock.now(), last=True)
+        if leg.brought_at > -inf:
+            self._brought_at[leg.iid] = leg.brought_at
+
+    def quiet_s(self, iid: str) -> float:
+        """Seconds since decode streams of the engine brought tokens, also such as have ended; inf: none did.
+        Looks at every open stream: for when something is amiss."""
+        now = self._clock.now()
+        ended_s = now - self._brought_at.get(iid, -inf)
+        return min(ended_s, *(leg.quiet_s(now) for leg in self._open if leg.iid == iid), inf)
 
     # --- ports.DecodeWatch ---
 

@@ -128,32 +128,6 @@ def test_the_second_sending_asks_for_its_permit_again() -> None:
     serve(closes_after(1, with_reset=True), scenario)
 
 
-def test_where_the_kernel_does_not_tell_silence_is_as_of_the_last_look(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("narwhal.engine.progress._TCP_INFO", None)
-
-    async def script(line: Line) -> None:
-        await line.request()
-        await line.say(HEAD + chunk(event()))
-
-    async def scenario(client: LeanClient, engine: ScriptedEngine) -> None:
-        sink = Sink(raw=True)
-        task = asyncio.ensure_future(client.stream(STREAM, sink))
-        await until(lambda: sink.data, "an event came")
-        quiet = []
-        for number in (1, 2):
-            await until(lambda: client.quiet_s("e0") > 0.05, "nothing comes")
-            quiet.append(client.quiet_s("e0"))
-            await engine.lines[0].say(chunk(event()))
-            await until(lambda number=number: len(sink.data) == len(event()) * (number + 1), "one more")
-            assert client.quiet_s("e0") < quiet[-1]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    serve(script, scenario)
-
-
 def test_only_once() -> None:
     async def script(line: Line) -> None:
         if line.number == 0:

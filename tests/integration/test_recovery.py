@@ -23,6 +23,7 @@ from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
 from narwhal.runtime.probing import Probing, ProbingParts
+from narwhal.serving.decodes import OpenDecodes
 from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
 from narwhal.telemetry.metrics import RouterMetrics
@@ -110,7 +111,15 @@ async def watched(count: int = 3, *, connections: int = 16, **recovery: Any) -> 
         client = LeanClient(config.engines, ClientSettings(16, 1 << 20))
         control = LeanControl(config.engines, connections=connections, connect_timeout_s=1.0)
         judge = Judge(fleet, gate=gate, recorder=recorder, metrics=metrics, clock=clock)
-        parts = ProbingParts(control, client, fleet, judge=judge, gate=gate, clock=clock, stood_still_s=never)
+        parts = ProbingParts(
+            control,
+            OpenDecodes(clock).quiet_s,
+            fleet,
+            judge=judge,
+            gate=gate,
+            clock=clock,
+            stood_still_s=never,
+        )
         probing = Probing(config, parts)
         stages = probing.stages(everyone=lambda: False)
         monitoring = Monitoring(limit=1, stages=[stage.name for stage in stages])

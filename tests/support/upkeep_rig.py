@@ -22,6 +22,7 @@ from narwhal.monitor.judge import Judge
 from narwhal.monitor.maintenance import Maintenance
 from narwhal.policy.fleet import Fleet
 from narwhal.runtime.probing import Probing, ProbingParts
+from narwhal.serving.decodes import OpenDecodes
 from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
 from narwhal.telemetry.metrics import RouterMetrics
@@ -117,7 +118,15 @@ async def rig(count: int = 3, *, pinned: bool = False, **recovery: Any) -> Async
         client = LeanClient(config.engines, ClientSettings(16, 1 << 20))
         control = LeanControl(config.engines, connections=16, connect_timeout_s=1.0)
         judge = Judge(fleet, gate=gate, recorder=recorder, metrics=metrics, clock=clock)
-        parts = ProbingParts(control, client, fleet, judge=judge, gate=gate, clock=clock, stood_still_s=never)
+        parts = ProbingParts(
+            control,
+            OpenDecodes(clock).quiet_s,
+            fleet,
+            judge=judge,
+            gate=gate,
+            clock=clock,
+            stood_still_s=never,
+        )
         probing, disk = Probing(config, parts), Disk()
         maintenance = probing.maintenance(disk)
         stage = DrainsStage(maintenance)

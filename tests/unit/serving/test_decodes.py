@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from narwhal.model.decoding import DecodeSeen
@@ -297,3 +299,60 @@ def test_many_streams_are_looked_at_in_pieces_and_one_that_ends_meanwhile_counts
     (seen,) = rig.decodes.take()
     assert seen.interval_s == pytest.approx(0.1)
     assert seen.sequences == pytest.approx(3 * SLICE)
+
+
+# --- signs of life ---
+
+
+def test_an_engine_is_alive_while_any_of_its_streams_brings_tokens() -> None:
+    rig = Rig()
+    assert rig.decodes.quiet_s("d0") == inf
+    one, other = rig.stream(), rig.stream()
+    assert rig.decodes.quiet_s("d0") == inf, "a head is no token"
+    one.first()
+    other.first()
+    assert rig.decodes.quiet_s("d0") == 0.0
+    rig.take()
+    rig.after(3.0)
+    assert (rig.decodes.quiet_s("d0"), rig.decodes.quiet_s("d1")) == (3.0, inf)
+    other.passes(1)
+    assert rig.decodes.quiet_s("d0") == 0.0
+    rig.take()
+    rig.after(1.0)
+    assert rig.decodes.quiet_s("d0") == 1.0
+
+
+def test_pings_and_comments_are_no_sign_of_life() -> None:
+    rig = Rig()
+    stream = rig.stream()
+    stream.first()
+    rig.take()
+    for _ in range(10):
+        rig.after(1.0)
+        stream.tally.take(StreamEvent(EventKind.OTHER, b": ping\n\n"))
+        rig.take()
+    assert rig.decodes.quiet_s("d0") == 10.0
+
+
+def test_streams_that_have_ended_were_a_sign_of_life_and_those_without_a_token_were_none() -> None:
+    rig = Rig()
+    failed = rig.stream("d1")
+    failed.end()
+    short = rig.stream()
+    short.first()
+    short.finish()
+    short.end()
+    rig.after(2.0)
+    assert (rig.decodes.quiet_s("d0"), rig.decodes.quiet_s("d1")) == (2.0, inf)
+
+
+def test_a_stream_whose_client_is_slow_is_one_too() -> None:
+    rig = Rig()
+    stream = rig.stream()
+    stream.first()
+    rig.take()
+    rig.after(5.0)
+    stream.flow.pause()
+    stream.passes(3)
+    rig.take()
+    assert rig.decodes.quiet_s("d0") == 0.0
