@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import orjson
 
 from narwhal.errors import EngineError, EngineRefused, EngineTaken, PoolExhausted, StaleEpoch
 from narwhal.model.evidence import ProbeOutcome
+from narwhal.model.placement import Reservation
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.settings import EngineSettings
 from narwhal.policy.faults import BACK_PRESSURE
@@ -46,27 +47,40 @@ class Probed:
         return cls(model, settings.health_timeout_s, leg_s)
 
 
+class Books(Protocol):
+    """Where the work of probes is entered, for it loads engines as that of clients does; who gets none."""
+
+    def taken(self, iid: str) -> bool:
+        """An operator has it out of placement and no readmission of it runs."""
+
+    def prefills(self, iid: str) -> None:
+        """A prefill begins or ends there."""
+
+    def left(self, iid: str, tokens: int) -> Reservation:
+        """A prefill handed off KV, which waits for its decode."""
+
+    def pulled(self, left: Reservation) -> None:
+        """A decode elsewhere went well."""
+
+    def stays(self, left: Reservation) -> None:
+        """Its decode is on the same engine, which pulls nothing."""
+
+
 class ProbeLegs:
     """Each call raises EngineError with `iid` set: the engine whose leg it was.
 
-    A stale epoch has been told to the gate by then. `taken(iid)`: an operator has it out of placement and no
-    readmission of it runs, so that it gets no leg, of a probe that began before neither.
+    A stale epoch has been told to the gate by then. An engine that is taken gets no leg, nor the rest of a
+    probe that began before.
     """
 
     def __init__(
-        self,
-        control: ControlClient,
-        dialect: Dialect,
-        *,
-        gate: ControlGate,
-        probed: Probed,
-        taken: Callable[[str], bool],
+        self, control: ControlClient, dialect: Dialect, *, gate: ControlGate, probed: Probed, books: Books
     ) -> None:
-        self._taken = taken
         self._control = control
         self._dialect = dialect
         self._gate = gate
         self._probed = probed
+        self._books = books
 
     async def health(self, iid: str) -> None:
         """Returns after a 200."""
@@ -87,13 +101,16 @@ class ProbeLegs:
         """Both legs on one engine."""
         request = own_request(self._probed.model, tokens=ANSWER_TOKENS)
         await self._prefill(iid, request)
+        self._books.stays(self._books.left(iid, PROMPT_TOKENS))
         await self._decode(iid, request)
 
     async def transfer(self, producer: str, consumer: str) -> None:
         """A prefill leg on one engine and the decode leg that pulls its KV on another."""
         request = own_request(self._probed.model, tokens=ANSWER_TOKENS)
         descriptor = await self._prefill(producer, request)
+        left = self._books.left(producer, PROMPT_TOKENS)
         await self._decode(consumer, request, descriptor=descriptor)
+        self._books.pulled(left)
 
     async def produce(self, producer: str, consumer: str) -> None:
         """As `transfer`, for the producer's sake: that the consumer failed is the producer's doing if the
@@ -107,7 +124,12 @@ class ProbeLegs:
             raise
 
     async def _prefill(self, iid: str, request: InferenceRequest) -> KvDescriptor:
-        return self._dialect.read_prefill(await self._post(iid, self._dialect.prefill_body(request)), iid)
+        self._books.prefills(iid)
+        try:
+            reply = await self._post(iid, self._dialect.prefill_body(request))
+        finally:
+            self._books.prefills(iid)
+        return self._dialect.read_prefill(reply, iid)
 
     async def _decode(
         self, iid: str, request: InferenceRequest, *, descriptor: KvDescriptor | None = None
@@ -116,7 +138,7 @@ class ProbeLegs:
         self._dialect.read_decode(await self._post(iid, body), iid)
 
     async def _post(self, iid: str, body: bytes) -> EngineReply:
-        if self._taken(iid):
+        if self._books.taken(iid):
             raise EngineTaken("it is drained", iid=iid)
         leg_s = self._probed.leg_s
         return await self.told(

@@ -8,6 +8,8 @@
 | hand_off | the same for a prefill that completed, and its KV is held from now on |
 | pulled | that KV is held no more; again: nothing |
 | expire | nor is KV whose lease has ended |
+| probe_prefills | a prefill of our own probe begins or ends: the interval is no pure decode; not resident |
+| probe_left | its KV is held like any other's |
 """
 
 from __future__ import annotations
@@ -116,6 +118,18 @@ class Accounts:
     def stays(self, prefill: Reservation) -> None:
         """Its decode runs on the same engine: nobody is to pull its KV."""
         self._kv.stays(prefill.ticket)
+
+    def probe_prefills(self, iid: str) -> None:
+        """A prefill of a probe begins or ends on the engine: decode drift has nothing to score meanwhile."""
+        self.loads[iid].mix()
+
+    def probe_left(self, iid: str, tokens: int, *, now: float) -> Reservation:
+        """A probe's prefill handed off KV. For `pulled` or `stays`; it was never resident."""
+        self._tickets += 1
+        work = self.loads[iid].prefill_seconds(tokens)
+        self._kv.charge(self._tickets, iid, tokens=tokens, work=work, now=now)
+        self._unweighed.add(iid)
+        return Reservation(self._tickets, iid, Leg.PREFILL, work, 0.0, False)
 
     def expire(self, now: float) -> None:
         """Ends what the leases of the engines have ended."""

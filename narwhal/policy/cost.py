@@ -100,6 +100,10 @@ class EngineLoad:
         # Sums of floats drift; an idle engine has exactly no work.
         self.prefill_work = max(0.0, self.prefill_work - work) if self.prefills else 0.0
 
+    def mix(self) -> None:
+        """Prefill work that is not resident here: a probe's."""
+        self._mixed = True
+
     def end_interval(self) -> bool:
         """Was a prefill resident at any time since the last call, also one that has ended meanwhile."""
         mixed, self._mixed = self._mixed, self.prefills > 0

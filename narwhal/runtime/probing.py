@@ -12,6 +12,7 @@ from narwhal.engine.control import LeanControl
 from narwhal.engine.dialect import make_dialect
 from narwhal.engine.wheel import StoodStill
 from narwhal.model.effect import ProbeKind
+from narwhal.model.placement import Reservation
 from narwhal.model.settings import FleetConfig
 from narwhal.monitor.group import CohortLook, Group
 from narwhal.monitor.identity import IdentityLooks
@@ -29,6 +30,7 @@ from narwhal.monitor.validation import (
     attested,
     readmission_steps,
 )
+from narwhal.policy.accounts import Accounts
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import TransferPeers, ring, transfer_peers
 from narwhal.ports import ControlGate, StatePublisher
@@ -47,6 +49,21 @@ class ProbingParts:
     stood_still_s: StoodStill
 
 
+class ProbeBooks:
+    """Implements monitor.probe_legs.Books: probes are in the accounts, and not resident."""
+
+    def __init__(self, accounts: Accounts, clock: Clock, *, taken: Callable[[str], bool]) -> None:
+        self.taken = taken
+        self._accounts = accounts
+        self._clock = clock
+        self.prefills = accounts.probe_prefills
+        self.pulled = accounts.pulled
+        self.stays = accounts.stays
+
+    def left(self, iid: str, tokens: int) -> Reservation:
+        return self._accounts.probe_left(iid, tokens, now=self._clock.now())
+
+
 class Probing:
     """`when_restoring` and `when_open` are for takeovers, `when_ended` for the end of an ownership."""
 
@@ -62,7 +79,7 @@ class Probing:
             make_dialect(config.engine.dialect, config.engine.connector),
             gate=parts.gate,
             probed=Probed.by(config.engine, model=config.model),
-            taken=parts.fleet.upkeep.taken,
+            books=ProbeBooks(parts.fleet.accounts, parts.clock, taken=parts.fleet.upkeep.taken),
         )
         looks = _identity_looks(config, self._identities, legs=legs)
         attestation = NO_ATTESTATION if looks is None else attested(looks)

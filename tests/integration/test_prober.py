@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,8 +21,10 @@ from narwhal.model.evidence import (
     ProbeOutcome,
     Validated,
 )
+from narwhal.monitor.probe_legs import PROMPT_TOKENS
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import NO_ATTESTATION, NO_MAINTENANCE, Validation, readmission_steps
+from narwhal.policy.accounts import Accounts
 from narwhal.policy.readmission import ORDER, TransferPeers
 from narwhal.ports import ControlClient
 from narwhal.sim.engine import SimEngine
@@ -29,7 +32,7 @@ from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
 from tests.support.engines import engines_here
 from tests.support.evidence import Heard
-from tests.support.looking import legs_of
+from tests.support.looking import accounts_of_probes, legs_of
 from tests.support.scripted import until
 from tests.support.serving import specs
 
@@ -57,6 +60,7 @@ class Rig:
     heard: Heard
     prober: Prober
     control: ControlClient
+    accounts: Accounts
     peers: TransferPeers = field(default_factory=TransferPeers)
     streaming: set[str] = field(default_factory=set)
 
@@ -96,7 +100,8 @@ async def rig(count: int = 3, *, connections: int = 16, budget_s: float = 5.0) -
         engines = specs(stands, roles="p" + "d" * (count - 1))
         gate, heard = Gate(), Heard()
         control = LeanControl(engines, connections=connections, connect_timeout_s=1.0, stamp=lambda: "demo/5")
-        legs = legs_of(control, gate, budget_s=budget_s)
+        accounts = accounts_of_probes()
+        legs = legs_of(control, gate, budget_s=budget_s, accounts=accounts)
         steps = readmission_steps(
             legs,
             model="simulated",
@@ -105,7 +110,7 @@ async def rig(count: int = 3, *, connections: int = 16, budget_s: float = 5.0) -
             process=NO_MAINTENANCE,
         )
         prober = Prober(legs, Validation(steps), sink=heard, streaming=lambda iid: iid in made.streaming)
-        made = Rig(list(stands), gate, heard, prober, control)
+        made = Rig(list(stands), gate, heard, prober, control, accounts)
         try:
             yield made
         finally:
@@ -232,6 +237,25 @@ async def test_a_suspect_producer_is_judged_by_who_pulls_from_it():
         assert (await probe()).outcome is INCONCLUSIVE, "the consumer is ill by itself"
         made.order(0, "status", status=500)
         assert (await probe()).outcome is BAD, "its own leg fails already"
+
+
+async def test_probes_load_engines_as_traffic_does_and_the_books_say_so():
+    async with rig(budget_s=BUDGET_S) as made:
+
+        def held() -> dict[str, tuple[int, int]]:
+            kv = made.accounts.kv(time.monotonic())
+            return {iid: (one.handoffs, one.tokens) for iid, one in kv.items() if one.handoffs}
+
+        assert (await made.look(ProbeKind.INFERENCE, "e1", "e0")).outcome is GOOD
+        assert held() == {}, "it was pulled"
+        assert [iid for iid, load in made.accounts.loads.items() if load.end_interval()] == ["e0"]
+        assert (await made.look(ProbeKind.INFERENCE, "e1")).outcome is GOOD
+        assert held() == {"e1": (1, PROMPT_TOKENS)}, "decoded where it lies, it waits for its lease"
+        made.order(2, "status", status=500, leg="probe")
+        assert (await made.look(ProbeKind.INFERENCE, "e2", "e0")).outcome is BAD
+        assert held() == {"e0": (1, PROMPT_TOKENS), "e1": (1, PROMPT_TOKENS)}, "nobody came for it"
+        assert made.accounts.resident()["e0"].prefill == 0
+        made.accounts.check_invariants()
 
 
 async def test_a_higher_epoch_is_the_gates_to_hear_and_no_evidence():

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from narwhal.clock import SystemClock
 from narwhal.engine.dialect import make_dialect
+from narwhal.model.settings import SloSettings
 from narwhal.monitor.probe_legs import Probed, ProbeLegs
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import Validation
+from narwhal.policy.accounts import Accounts
 from narwhal.ports import ControlClient, ControlGate, EvidenceSink
+from narwhal.runtime.probing import ProbeBooks
+from tests.support.settings import serving_settings
 
 
-def legs_of(control: ControlClient, gate: ControlGate, *, budget_s: float) -> ProbeLegs:
+def accounts_of_probes() -> Accounts:
+    """Of engines e0 to e7, none of which is profiled."""
+    return Accounts([f"e{n}" for n in range(8)], {}, slo=SloSettings(1.0, 1.0), serving=serving_settings())
+
+
+def legs_of(
+    control: ControlClient, gate: ControlGate, *, budget_s: float, accounts: Accounts | None = None
+) -> ProbeLegs:
     """Of the model `simulated`; `budget_s` bounds a health check and a leg."""
     probed = Probed("simulated", budget_s, budget_s)
     dialect = make_dialect("vllm", "nixl")
-    return ProbeLegs(control, dialect, gate=gate, probed=probed, taken=lambda iid: False)
+    books = ProbeBooks(accounts or accounts_of_probes(), SystemClock(), taken=lambda iid: False)
+    return ProbeLegs(control, dialect, gate=gate, probed=probed, books=books)
 
 
 def prober_of(legs: ProbeLegs, sink: EvidenceSink) -> Prober:
