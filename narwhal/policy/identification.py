@@ -125,8 +125,8 @@ class Identification:
         self._owed: set[str] = set(standings.engines) if rules.contracted else set()
         self._first_at: float | None = None
         """Since when one of the others is settled."""
-        self._carried: set[str] = set()
-        """Accepted by another owner, and not seen by this one."""
+        self._carried: dict[str, float] = {}
+        """Processes that another owner accepted, and this one has not seen."""
         self._unasked: set[str] = set()
         self._untold: Effects = NOTHING
         self._bar()
@@ -201,8 +201,8 @@ class Identification:
         if not compare:
             self.starts.clear()
         available = {iid for iid in self._standings.engines if not self._standings.is_out(iid)}
-        self._carried = {iid for iid in available if self.starts.of(iid) is not None}
-        self._owed = available if verify else available - self._carried
+        self._carried = {iid: start for iid, start in self.starts.export().items() if iid in available}
+        self._owed = available if verify else available - self._carried.keys()
         self._unasked = set(self._carried)
         self._first_at = now if available - self._owed else None
         self._misses.clear()
@@ -268,7 +268,7 @@ class Identification:
     def _is_another(self, iid: str, start: float | None, *, carried: bool = False) -> bool:
         """Than the one that was accepted. `carried`: by another owner."""
         before = self.starts.of(iid)
-        if before is None or start is None or (carried and iid not in self._carried):
+        if before is None or start is None or (carried and self._carried.get(iid) != before):
             return False
         return abs(start - before) > SAME_START_S
 
@@ -285,7 +285,7 @@ class Identification:
 
     def _forget(self, iid: str) -> None:
         self._owed.discard(iid)
-        self._carried.discard(iid)
+        self._carried.pop(iid, None)
         self._misses.pop(iid, None)
         self._silence.pop(iid, None)
 

@@ -409,6 +409,15 @@ def test_another_build_in_another_process_holds_it_too_and_in_the_same_process_e
     assert "d1 is not as it was accepted: kv_heads is 4" in successor.upkeep.wave.reason
 
 
+def test_a_process_that_an_operator_brought_back_meanwhile_is_this_owners_own() -> None:
+    successor = handed_over(accepted(), Opening())
+    successor.upkeep.drain("d0", deadline_at=1e9)
+    successor.upkeep.drains.begin("d0")
+    successor.upkeep.validated(Validated("d0", WELL), process_start=STARTED + 60, now=NOW)
+    assert kinds(like(successor, "d0", STARTED + 90)) == ["process_accepted"]
+    assert successor.upkeep.wave.reason == ""
+
+
 def test_a_saved_state_that_does_not_fit_holds_the_fleet_at_a_resume_and_not_at_a_plain_start() -> None:
     changes = {"process_starts": {"d0": STARTED, "p0": STARTED}, "awaiting_identity": []}
     before = accepted()
