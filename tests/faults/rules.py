@@ -97,13 +97,15 @@ def no_answer_is_wrong(seen: Seen) -> Iterator[str]:
 
 
 def each_judged_by_itself(seen: Seen) -> Iterator[str]:
-    """Where both are at fault, an edge between them may be avoided before one of them is out."""
+    """Where both are at fault, an edge between them may be avoided before one of them is out. A consumer with
+    one broken edge fails with two producers where another one's KV is bad too: that is held against it."""
     owed, at_edges = targets(seen, Owed.OUT), targets(seen, Owed.EDGE)
+    shared = any(switch.shows_at_partners for switch in seen.switches)
     avoided = {iid for edge in seen.avoided for iid in edge}
-    if not seen.ejected <= owed <= seen.ejected | avoided:
+    if not seen.ejected <= (owed | at_edges if shared else owed) or not owed <= seen.ejected | avoided:
         yield f"ejected were {sorted(seen.ejected)}, avoided {sorted(seen.avoided)}: out are {sorted(owed)}"
     sound = set(seen.out_s) - owed - at_edges
-    if sound and not any(switch.shows_at_partners for switch in seen.switches):
+    if sound and not shared:
         yield f"sound engines were out: {sorted(sound)}"
     for iid in sound:
         holds = [verdict.reason for verdict in seen.verdicts_on(iid)]

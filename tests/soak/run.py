@@ -74,6 +74,8 @@ class Soak:
             threading.Thread(target=self._guarded, args=(work,), daemon=True)
             for work in (self._make_trouble, self._move_ownership)
         ]
+        for engine in self._cluster.engines:
+            self._clear(engine)  # Poison is poison from the first client on.
         watch.start()
         crew.start()
         for thread in threads:
@@ -100,8 +102,6 @@ class Soak:
     def _make_trouble(self) -> None:
         """Orders faults and ends each after its time; at the end all of them."""
         due: dict[int, float] = {}
-        for engine in self._cluster.engines:
-            self._clear(engine)
         for trouble in troubles(self._seed):
             self._pause(trouble.pause_s, due)
             while len(due) >= trouble.at_once and not self._end.is_set():
