@@ -89,7 +89,7 @@ class Maintenance:
         self._settling.take_in()
 
     def abandon(self) -> None:
-        """Another ownership begins: what began before is over."""
+        """The ownership is over, or another one begins: what began before is over."""
         self._settling.abandon()
         self._readmissions.abandon()
 

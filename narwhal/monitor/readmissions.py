@@ -88,7 +88,7 @@ class Readmissions:
                 task.cancel()
 
     def abandon(self) -> None:
-        """Another ownership begins: what began before is over."""
+        """The ownership is over, or another one begins: what began before is over."""
         for task in self._under_way.values():
             task.cancel()
 

@@ -131,7 +131,7 @@ class Router:
         self.maintenance = self.probing.maintenance(self.control.publisher)
         self.control.when_restoring(self._when_restoring)
         self.control.when_open(self.probing.when_open)
-        self.control.when_ended(self.probing.when_ended)
+        self.control.when_ended(self._when_ended)
         gate = MonitoredGate(self.control.gate, self.monitoring, wave=self.fleet.upkeep.wave)
         self.check = ControlCheck(gate, clock)
         self.doors = Doors(self.admission, control=self.check, fleet=self.fleet, clock=clock)
@@ -166,6 +166,11 @@ class Router:
     def _when_restoring(self) -> None:
         self.maintenance.abandon()
         self.probing.when_restoring()
+
+    def _when_ended(self) -> None:
+        """A router that owns no more asks nothing of engines: no probe, no check that an operator ordered."""
+        self.maintenance.abandon()
+        self.probing.when_ended()
 
     async def _engines_pass(self) -> bool:
         """A standby that suspects the owner: its engines answer it, and connections to them are open."""

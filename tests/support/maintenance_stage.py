@@ -28,7 +28,7 @@ ENGINES = {"e0": "prefill", "e1": "decode", "e2": "decode"}
 _CONTROL = re.compile(r", control on (http://\S+)")
 QUICK: Mapping[str, Mapping[str, Any]] = {
     "controller": {"monitor_interval_s": 0.2},
-    "engine": {"health_timeout_s": 2.0, "first_token_timeout_s": 10.0},
+    "engine": {"health_timeout_s": 2.0, "first_token_timeout_s": 60.0},
 }
 
 
