@@ -257,6 +257,7 @@ def assemble(
     ports = PublisherPorts(stores.handoffs, stores.checkpoint, saves, clock, surroundings.blocking)
     flusher = TotalsFlusher(stores.handoffs, owned.totals, clock=clock)
     state.counters = lambda: flusher.confirmed
+    state.remember(file.state, file.totals)
     publisher = Publisher(ports, state, gate=gate, keeper=keeper, mirror=mirror)
     crew = Crew(
         clock,

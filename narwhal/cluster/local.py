@@ -99,12 +99,13 @@ class LocalPublisher:
         Raises SavedStateError if the file cannot be read and `resume` asks for it.
         """
         try:
-            saved = self._saved()
+            record = self._checkpoint.read()
+            saved = self._saved(record)
         except SavedStateError as error:
             if resume:
                 raise
             return (f"the saved state is left: {error}",)
-        if saved is None:
+        if saved is None or record is None:
             return ("there is no saved state: starting fresh",) if resume else ()
         rules = PlanRules(
             engines=frozenset(self._state.identity.engines),
@@ -112,10 +113,10 @@ class LocalPublisher:
             keep_roles=resume,
             foreign=resume and self._state.contracted,
         )
+        self._state.remember(saved, record.totals)
         return self._state.restore(opening_plan([saved], rules))
 
-    def _saved(self) -> SavedState | None:
-        record = self._checkpoint.read()
+    def _saved(self, record: CheckpointRecord | None) -> SavedState | None:
         if record is None or not record.document:
             return None
         return from_checkpoint(record, boot_id=self._state.identity.boot_id, now=self._clock.now())
@@ -131,5 +132,6 @@ class LocalPublisher:
             seq=self._seq,
             boot_id=self._state.identity.boot_id,
             boottime_s=self._clock.now(),
+            totals=self._state.runs(),
         )
         await self._blocking(lambda: self._checkpoint.write(record))

@@ -174,6 +174,7 @@ class Publisher:
             ttl_ms_max=sight.ttl_ms_max,
             boot_id=self._state.identity.boot_id if age_s is not None else "",
             boottime_s=now - (age_s or 0.0),
+            totals=self._state.runs(),
         )
         self._composed_last += 1
         number = self._composed_last

@@ -7,7 +7,7 @@ is not ready and never owner.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from narwhal.model.handoff import CheckpointRecord, StoredHandoff
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState
 from narwhal.model.process import ProcessMark
+from narwhal.model.request import Counters
 from narwhal.model.store_call import RouterEntry
 from narwhal.policy.death import ProcessSight, proves_death
 from narwhal.policy.takeover import SavedState, from_checkpoint, from_store
@@ -84,6 +85,10 @@ class SavedFile:
             self.problem = error
 
     @property
+    def totals(self) -> Mapping[str, Counters]:
+        return self.record.totals if self.record else {}
+
+    @property
     def remembered(self) -> Remembered:
         """A document from the cluster counts as having seen an owner, one of local control does not."""
         record = self.record
@@ -105,8 +110,11 @@ class StartChecks:
     async def check(self) -> None:
         """Returns when this router may compete. Raises ConfigError: the ID is taken; SavedStateError:
         another fleet's cluster, or `--resume` with nothing that can be resumed from."""
-        if self._rules.resume and self.file.state is not None:
-            self._mirror.preload(self.file.state)
+        state = self.file.state
+        if state is not None and not set(self._rules.engines).isdisjoint(state.document.engines):
+            # Also without `resume`: a standby's own file is written from its mirror, and must not lose what
+            # it holds before somebody owns.
+            self._mirror.preload(state)
         await self._await_predecessor()
         stored = await self._asked(self._stored)
         self._judge(stored, owned=await self._living_epoch())

@@ -10,7 +10,7 @@ from narwhal.clock import Clock
 from narwhal.model.handoff import HandoffDocument
 from narwhal.model.request import Counters
 from narwhal.policy.fleet import Fleet
-from narwhal.policy.takeover import OpeningPlan, grown_older, without_roles
+from narwhal.policy.takeover import OpeningPlan, SavedState, grown_older, without_roles
 from narwhal.policy.totals import Totals, greater
 from narwhal.policy.travel import Opening
 
@@ -44,6 +44,18 @@ class OwnState:
     def contracted(self) -> bool:
         """The fleet has an engine contract."""
         return self._fleet.identification.contracted
+
+    def runs(self) -> Mapping[str, Counters]:
+        """The counters of every run known, for the local file."""
+        return self._totals.vector()
+
+    def remember(self, saved: SavedState | None, runs: Mapping[str, Counters]) -> None:
+        """Takes the counters of runs that the local file tells, if its document is of this fleet.
+
+        Absolute counters run by run: whoever else knows them, nothing counts twice.
+        """
+        if saved is not None and not set(self.identity.engines).isdisjoint(saved.document.engines):
+            self._totals.merge(runs)
 
     def compose(self, *, epoch: int, holder: str) -> HandoffDocument:
         """The document of this instant."""
@@ -79,9 +91,9 @@ class OwnState:
         state = grown_older(plan.state if plan.keep_roles else without_roles(plan.state))
         self._extra = state.document.extra
         self._inherited = greater(self._inherited, state.document.counters)
-        if totals_known and state.source == "checkpoint" and self._totals.total() == Counters():
-            # The store knows no run at all: the file's counters are of runs that have ended. Beside runs
-            # that a silent store knows they would count twice: they are the sum of all runs under one name.
+        if totals_known and state.source == "checkpoint" and self._totals.others() == Counters():
+            # A bare document tells the sum of all runs under one name. Beside runs that somebody knows, or
+            # that a silent store may know, they would count twice.
             self._totals.merge({state.document.run: state.document.counters})
         opening = Opening(cautious=plan.cautious, verify=plan.verify, compare=plan.keep_roles)
         notes = self._fleet.restore(state.document, self._clock.now(), opening=opening)

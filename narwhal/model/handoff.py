@@ -116,7 +116,8 @@ class CheckpointRecord:
     """The local file: the document (JSON object as stored) and what must outlive Redis.
 
     `document` is empty where the router has none yet. `boot_id` and `boottime_s` tell the age of the
-    document on the same boot, else it is unknown.
+    document on the same boot, else it is unknown. `totals` are the counters of every router run known: the
+    document tells only their sum.
     """
 
     document: Mapping[str, Any]
@@ -126,5 +127,6 @@ class CheckpointRecord:
     ttl_ms_max: int = 0
     boot_id: str = ""
     boottime_s: float = 0.0
+    totals: Mapping[str, Counters] = field(default_factory=dict)
     source: str = field(default="checkpoint", compare=False)
     """Where it was read, for messages; not written."""

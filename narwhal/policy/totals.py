@@ -71,6 +71,10 @@ class Totals:
         """The sum over all runs: what handoff, state and metrics show."""
         return total_of(self.vector().values())
 
+    def others(self) -> Counters:
+        """The sum over all runs but the own one."""
+        return total_of(self._others.values())
+
     def check_invariants(self) -> None:
         """Raises InvariantViolation unless offered is the sum of the outcomes in the own run."""
         if self._own["offered"] != sum(self._own[outcome.value] for outcome in Outcome):

@@ -20,10 +20,12 @@ from narwhal.atomic_file import replace_file
 from narwhal.errors import ConfigError, SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, CheckpointRecord
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.model.request import Counters
 from narwhal.store.numbers import MOST_EXACT, MOST_TTL_MS
 
 MODE: Final = 0o640
 
+_COUNTERS: Final = frozenset(Counters.__dataclass_fields__)
 _OWN: Final[Mapping[str, type | tuple[type, ...]]] = {
     "seq": int,
     "applied_n": int,
@@ -31,6 +33,7 @@ _OWN: Final[Mapping[str, type | tuple[type, ...]]] = {
     "ttl_ms_max": int,
     "boot_id": str,
     "boottime_s": (int, float),
+    "totals": dict,
 }
 
 
@@ -56,6 +59,7 @@ class FileCheckpoint:
 
     def write(self, record: CheckpointRecord) -> None:
         own = {name: getattr(record, name) for name in _OWN}
+        own["totals"] = {run: counters.fields() for run, counters in record.totals.items()}
         text = json.dumps({**record.document, **own}, allow_nan=False)
         replace_file(self.path, text.encode(), mode=MODE)
         _sync_directory(self.path.parent)
@@ -112,10 +116,21 @@ def _record(path: Path, text: bytes) -> CheckpointRecord:
     for name, most in (("epoch_floor", MAX_EPOCH), ("ttl_ms_max", MOST_TTL_MS), ("applied_n", MOST_EXACT)):
         if own.get(name, 0) > most:
             raise SavedStateError(f"{path}: {name} must be at most {most}")
+    own["totals"] = {run: _counters(path, run, told=told) for run, told in own.get("totals", {}).items()}
     for name, wanted in (("schema", HANDOFF_SCHEMA), ("schema_version", SCHEMA_VERSION)):
         if document and document.get(name) != wanted:
             raise SavedStateError(f"{path}: {name} must be {wanted!r}, got {document.get(name)!r}")
     return CheckpointRecord(document=document, source=str(path), **own)
+
+
+def _counters(path: Path, run: str, *, told: object) -> Counters:
+    """Fields of a newer version are not counted."""
+    if not isinstance(told, dict):
+        raise SavedStateError(f"{path}: totals.{run} has the wrong type, got {told!r:.80}")
+    for name, count in told.items():
+        if type(count) is not int or not 0 <= count <= MOST_EXACT:
+            raise SavedStateError(f"{path}: totals.{run}.{name} must be a count, got {count!r:.80}")
+    return Counters(**{name: count for name, count in told.items() if name in _COUNTERS})
 
 
 def _parsed(path: Path, text: bytes) -> dict[str, Any]:

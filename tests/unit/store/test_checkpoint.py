@@ -13,6 +13,7 @@ import pytest
 
 from narwhal.errors import ConfigError, SavedStateError
 from narwhal.model.handoff import CheckpointRecord
+from narwhal.model.request import Counters
 from narwhal.store.checkpoint import FileCheckpoint
 
 DOCUMENT = {"schema": "narwhal.handoff", "schema_version": 1, "roles": {"e0": "décode"}, "epoch": 7}
@@ -24,6 +25,7 @@ RECORD = CheckpointRecord(
     ttl_ms_max=7000,
     boot_id="b-1",
     boottime_s=12.5,
+    totals={"run-1": Counters(served=3, offered=4), "run-2": Counters()},
 )
 
 
@@ -136,6 +138,10 @@ def run_python(script, *args):
         (json.dumps(DOCUMENT | {"epoch_floor": 1.5}), "epoch_floor has the wrong type"),
         (json.dumps(DOCUMENT | {"boot_id": 1}), "boot_id has the wrong type"),
         (json.dumps(DOCUMENT | {"epoch_floor": 2**52 + 1}), "epoch_floor must be at most 4503599627370496"),
+        (json.dumps(DOCUMENT | {"totals": [1]}), "totals has the wrong type"),
+        (json.dumps(DOCUMENT | {"totals": {"r": 1}}), "totals.r has the wrong type, got 1"),
+        (json.dumps(DOCUMENT | {"totals": {"r": {"served": -1}}}), "totals.r.served must be a count, got -1"),
+        (json.dumps(DOCUMENT | {"totals": {"r": {"served": True}}}), "totals.r.served must be a count"),
         (json.dumps(DOCUMENT | {"ttl_ms_max": -1}), "ttl_ms_max must not be negative"),
         ('{"boottime_s": Infinity}', "Infinity is no number"),
     ],
