@@ -185,12 +185,12 @@ POISONS = [
 ]
 
 
-@pytest.mark.parametrize("leg", ["prefill", "decode"])
+@pytest.mark.parametrize("where", [{}, {"leg": "decode"}], ids=["counts and legs", "decodes"])
 @pytest.mark.parametrize("poison", POISONS, ids=lambda order: order["fault"])
-def test_one_poisoned_request_sent_to_all(site: Site, leg: str, poison: dict[str, Any]) -> None:
+def test_one_poisoned_request_sent_to_all(site: Site, where: dict[str, str], poison: dict[str, Any]) -> None:
     """The same body by twelve clients, while others are served; then the engines' own probes are good."""
     for engine in site.engines.engines:
-        engine.order(leg=leg, match="hemlock", **poison)
+        engine.order(match="hemlock", **where, **poison)
     body = {"prompt": "a cup of hemlock, please", "max_tokens": 4, "stream": True}
 
     async def scene() -> tuple[list[int], Load]:
