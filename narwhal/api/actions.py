@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from narwhal.api.documents import cluster_document, lifecycle_document
-from narwhal.api.envelope import Answer, json_answer, shown
+from narwhal.api.envelope import Answer, json_answer
 from narwhal.api.errors import answer
 from narwhal.api.health import RETRY_AFTER, Produced
 from narwhal.api.json_body import parse_object
@@ -22,6 +22,7 @@ from narwhal.errors import BadRequest, RequestError, TooLarge
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.handover import LifecycleView, PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
 from narwhal.model.maintenance import DrainOrder, OrderAnswer, OrderOutcome
+from narwhal.model.plain_text import shown
 
 BODY_BYTES = 64 * 1024
 """Orders are small."""

@@ -12,10 +12,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from narwhal.api.actions import OperatorActions, action_routes
-from narwhal.api.envelope import envelope, new_request_id, shown
+from narwhal.api.envelope import envelope, new_request_id
 from narwhal.api.errors import INVALID, answer
 from narwhal.api.health import health_routes
 from narwhal.api.operator import ControlRule, OperatorViews, operator_routes
+from narwhal.model.plain_text import shown
 
 
 def build_app(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from narwhal.api.envelope import shown
 from narwhal.api.json_body import parse_object
 from narwhal.errors import BadRequest, UnknownModel
+from narwhal.model.plain_text import shown
 from narwhal.model.request import Api, InferenceRequest
 
 _COUNTS = frozenset(("n", "best_of", "max_tokens", "max_completion_tokens"))

@@ -9,6 +9,8 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from narwhal.model.plain_text import to_json
+
 JSON = b"application/json"
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -17,19 +19,6 @@ RawHeaders = list[tuple[bytes, bytes]]
 def new_request_id() -> str:
     """Ours, one per client request: 32 hex digits."""
     return os.urandom(16).hex()
-
-
-_SHOWN = 128
-
-
-def shown(text: str) -> str:
-    """What a client sent, as a message of ours repeats it: printable, and cut where it is long."""
-    cut = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-    return cut if cut.isprintable() else "".join(map(_printable, cut))
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 def error_object(
@@ -76,4 +65,4 @@ def json_answer(
     status: int, document: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
 ) -> Answer:
     """A document of ours. Mappings, sequences, text, numbers, None; anything else is a bug."""
-    return Answer(status, orjson.dumps(document), headers=headers)
+    return Answer(status, to_json(document), headers=headers)

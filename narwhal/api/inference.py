@@ -13,10 +13,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from narwhal.api.client_stream import TransportStream, client_stream
-from narwhal.api.envelope import Answer, envelope, json_answer, shown
+from narwhal.api.envelope import Answer, envelope, json_answer
 from narwhal.api.errors import INVALID, answer
 from narwhal.api.inbound import BodyLimits, HttpInbound
 from narwhal.errors import InvariantViolation, NarwhalError, NotOwner, TooLarge
+from narwhal.model.plain_text import shown
 from narwhal.model.request import Api
 from narwhal.ports import RequestHandler
 

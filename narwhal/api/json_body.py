@@ -12,8 +12,8 @@ import math
 import re
 from typing import Any
 
-from narwhal.api.envelope import shown
 from narwhal.errors import BadRequest
+from narwhal.model.plain_text import shown
 from narwhal.model.wire_json import decode_object, huge_integer
 
 MAX_DEPTH = 200

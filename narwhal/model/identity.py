@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from narwhal.errors import IdentityError
+from narwhal.model.plain_text import is_plain, shown
 
 VERSION_PATH: Final = "/version"
 METRICS_PATH: Final = "/metrics"
@@ -46,6 +47,8 @@ def read_version(body: bytes) -> str:
     version = document.get("version") if isinstance(document, dict) else None
     if not isinstance(version, str) or not version:
         raise IdentityError(f"{VERSION_PATH} tells no version")
+    if not is_plain(version):
+        raise IdentityError(f"{VERSION_PATH} tells a version that is no version: {shown(version)}")
     return version
 
 

@@ -15,6 +15,7 @@ import orjson
 from narwhal.errors import SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, HandoffDocument
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.model.plain_text import to_json
 from narwhal.model.request import Counters
 from narwhal.policy.ageing import aged, alike
 
@@ -50,7 +51,7 @@ def to_fields(document: HandoffDocument) -> dict[str, Any]:
 
 
 def encode(document: HandoffDocument) -> bytes:
-    return orjson.dumps(to_fields(document), option=orjson.OPT_NON_STR_KEYS)
+    return to_json(to_fields(document))
 
 
 def decode(data: bytes | Mapping[str, Any], *, source: str = "handoff") -> HandoffDocument:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgpack
 import orjson
@@ -12,6 +13,7 @@ import orjson
 from narwhal.errors import StoreDamaged
 from narwhal.model.handoff import SCHEMA_VERSION, EntryKind, LogEntry, LogPosition, StoredHandoff
 from narwhal.model.lease import MAX_EPOCH, AppendReply, PublishReply
+from narwhal.model.plain_text import writable
 from narwhal.model.request import Counters
 from narwhal.model.store_call import AppendRequest, PublishRequest
 from narwhal.store import replies
@@ -55,7 +57,7 @@ class ScriptHandoffStore:
         return _stored(reply, self._keys["handoff"])
 
     async def append(self, request: AppendRequest, *, timeout_s: float) -> AppendReply:
-        packed: bytes = msgpack.packb(dict(request.body))
+        packed = _packed(request.body)
         position = request.position
         args: list[Argument] = [request.token, position.epoch, position.n, request.kind, packed]
         keys = self._keys.of("log_append")
@@ -98,6 +100,15 @@ class ScriptHandoffStore:
 
     async def aclose(self) -> None:
         await self._runner.aclose()
+
+
+def _packed(body: Mapping[str, Any]) -> bytes:
+    """As `to_json` does: what cannot be written is written as its escape."""
+    try:
+        packed: bytes = msgpack.packb(dict(body))
+    except (UnicodeEncodeError, OverflowError):
+        packed = msgpack.packb(writable(body))
+    return packed
 
 
 def log_entry(words: Sequence[bytes], *, key: str = "log") -> LogEntry:

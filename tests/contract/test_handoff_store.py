@@ -458,3 +458,14 @@ def test_names_come_back(play, name):
         return [seen.router_id for seen in await s.registry.routers(timeout_s=S)]
 
     assert play(scenario) == [name]
+
+
+def test_a_delta_with_text_that_is_no_unicode_is_appended_and_read(play):
+    async def scenario(s):
+        epoch = await own(s)
+        appended = await append(s, epoch, 2, why="tells \ud800", big=2**70)
+        return appended, await log(s, LogPosition(epoch, 1))
+
+    appended, (entry,) = play(scenario)
+    assert isinstance(appended, Appended)
+    assert entry.body == {"why": "tells \\ud800", "big": hex(2**70)}

@@ -16,6 +16,9 @@ BOUND = EngineIdentity("0.32.0", 1795979050.83)
 ATTESTED = Attestation({"vllm_version": "0.32.0", "kv_heads": 8}, {"kv_heads": "config.json"}, BOUND)
 
 
+NO_VERSIONS = ("\ud800", "0.32.0\n", "\x1b[31m", "x" * 200)
+
+
 def served(**changes: Any) -> bytes:
     """The document with a digest that is right for the changes too."""
     document = {**ATTESTED.document(), **changes}
@@ -51,6 +54,10 @@ def test_the_digest_is_over_the_compact_sorted_rest() -> None:
         (served(engine={"vllm_version": "", "process_start_time_seconds": 1.0}), "engine.vllm_version"),
         (served(engine={"vllm_version": "1", "process_start_time_seconds": True}), "must be a time"),
         (served(engine={"vllm_version": "1"}), "must be a time"),
+        *(
+            (served(engine={"vllm_version": version}), "vllm_version is no version")
+            for version in NO_VERSIONS
+        ),
     ],
 )
 def test_what_is_no_attestation_is_named(body: bytes, said: str) -> None:
@@ -69,6 +76,10 @@ def test_a_version_is_read() -> None:
     for body in (b"", b"[]", b"{}", b'{"version":""}', b'{"version":3}'):
         with pytest.raises(IdentityError, match="tells no version"):
             read_version(body)
+    for version in NO_VERSIONS:
+        with pytest.raises(IdentityError, match="tells a version that is no version: ") as refused:
+            read_version(json.dumps({"version": version}).encode())
+        assert str(refused.value).isprintable() and len(str(refused.value)) < 200
 
 
 def test_a_process_start_is_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,3 +96,9 @@ def test_applying_a_delta_twice_is_applying_it_once() -> None:
     once = apply(DOCUMENT, delta)
     assert apply(once, delta) == once
     assert once.epoch == 9 and once.streaks == {}
+
+
+def test_a_text_that_is_no_unicode_keeps_no_document_from_being_written_and_read() -> None:
+    odd = replace(DOCUMENT, lifecycle={"error": "tells \ud800", "\udfff": 2**70})
+    read = decode(encode(odd))
+    assert read == replace(DOCUMENT, lifecycle={"error": "tells \\ud800", "\\udfff": hex(2**70)})
