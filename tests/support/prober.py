@@ -8,21 +8,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from narwhal.cli import witness
+from narwhal.cli.witness import Yes
 
 EVERY_S = 0.02
 ANSWER_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Yes:
-    """One 200 on /ready: the router admitted at some instant between `asked` and `told`."""
-
-    url: str
-    epoch: int
-    asked: float
-    told: float
 
 
 class Prober:
@@ -69,11 +61,5 @@ def probing(*urls: str) -> Iterator[Sequence[Prober]]:
 
 
 def overlaps(probers: Sequence[Prober]) -> list[tuple[Yes, Yes]]:
-    """Pairs of an answer of a newer owner and a later question that an older owner still said yes to."""
-    everything = sorted((yes for prober in probers for yes in prober.yeses), key=lambda yes: yes.told)
-    found: list[tuple[Yes, Yes]] = []
-    for older in everything:
-        newer = next((one for one in everything if one.told <= older.asked and one.epoch > older.epoch), None)
-        if newer is not None:
-            found.append((newer, older))
-    return found
+    """What all of them saw that cannot be."""
+    return witness.overlaps(yes for prober in probers for yes in prober.yeses)

@@ -44,7 +44,7 @@ def broken_promises(outcome: Outcome) -> Iterator[str]:
     """One sentence per promise that did not hold; nothing when all did."""
     killed, tally = outcome.acts[0], outcome.tally
     if outcome.overlaps:
-        yield f"two routers said ready at the same instant, {outcome.overlaps} times"
+        yield f"two routers owned at once, {outcome.overlaps} answers show it"
     for act in outcome.acts:
         before, after = act.before[0], act.after[0]
         if after.epoch <= before.epoch:

@@ -12,6 +12,7 @@ from typing import Final
 from narwhal.cli.demo.machines import Router, Site, start_engines, start_redis, write_fleet
 from narwhal.cli.demo.traffic import Tally, Traffic
 from narwhal.cli.demo.watch import Standing, Watch
+from narwhal.cli.witness import overlaps
 
 INTERVAL_S: Final = 0.02
 BETWEEN: Final = 25
@@ -83,7 +84,7 @@ class Story:
                 await traffic.stop()
                 tally = traffic.tally
             last = await self._settled(self._other(owner))
-            return Outcome((killed, switched), tally, last, watch.overlaps())
+            return Outcome((killed, switched), tally, last, len(overlaps(watch.yeses)))
 
     async def _change(self, owner: Router, name: str, *, watch: Watch, traffic: Traffic) -> Act:
         before = (await Standing.of(owner), traffic.tally.copy())

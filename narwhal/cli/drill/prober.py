@@ -7,25 +7,15 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+from narwhal.cli.witness import Yes
 
 EVERY_S: Final = 0.02
 HURRY_S: Final = 0.004
 """While a quick takeover is timed."""
 ANSWER_S: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Yes:
-    """One 200 on /ready: the router admitted at some instant between `asked` and `told` (monotonic)."""
-
-    url: str
-    epoch: int
-    asked: float
-    told: float
 
 
 class Prober:
@@ -78,23 +68,3 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
     return int(head.split()[1]), await reader.readexactly(length)
-
-
-def overlaps(yeses: Sequence[Yes]) -> list[tuple[Yes, Yes]]:
-    """Pairs that cannot both be: an owner's yes, and a yes of an older epoch that was asked for later; or
-    two routers under one epoch."""
-    found: list[tuple[Yes, Yes]] = []
-    told = sorted(yeses, key=lambda yes: yes.told)
-    owners: dict[int, Yes] = {}
-    newest: Yes | None = None
-    at = 0
-    for older in sorted(yeses, key=lambda yes: yes.asked):
-        while at < len(told) and told[at].told <= older.asked:
-            newest = told[at] if newest is None or told[at].epoch > newest.epoch else newest
-            at += 1
-        if newest is not None and newest.epoch > older.epoch:
-            found.append((newest, older))
-        owner = owners.setdefault(older.epoch, older)
-        if owner.url != older.url:
-            found.append((owner, older))
-    return found

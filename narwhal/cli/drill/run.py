@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from narwhal.cli.drill.machines import until
-from narwhal.cli.drill.prober import EVERY_S, HURRY_S, Prober, Yes
+from narwhal.cli.drill.prober import EVERY_S, HURRY_S, Prober
 from narwhal.cli.drill.rows import Row
 from narwhal.cli.drill.stage import Needs, Setting, Stage, staged
 from narwhal.cli.drill.traffic import Books, Load, Traffic
+from narwhal.cli.witness import Yes
 
 RENEW_S: Final = 1.0
 SETTLE_S: Final = 2.5

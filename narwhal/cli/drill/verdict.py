@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from narwhal.cli.drill.prober import overlaps
 from narwhal.cli.drill.run import Outcome, Shot
 from narwhal.cli.drill.traffic import Ending
+from narwhal.cli.witness import overlaps
 from narwhal.model.settings import LeaseTimings
 
 TTL_S: Final = LeaseTimings().ttl_s

@@ -11,7 +11,7 @@ from rich.console import Console
 from narwhal.cli.demo.report import broken_promises, table
 from narwhal.cli.demo.story import Act, Outcome
 from narwhal.cli.demo.traffic import Tally
-from narwhal.cli.demo.watch import Sightings, Standing, Watch
+from narwhal.cli.demo.watch import Standing
 
 
 def standing(owner: str, epoch: int, served: int) -> Standing:
@@ -53,7 +53,7 @@ def test_an_honest_run_breaks_nothing() -> None:
 @pytest.mark.parametrize(
     ("outcome", "word"),
     [
-        (replace(honest(), overlaps=1), "same instant"),
+        (replace(honest(), overlaps=1), "at once"),
         (replace(honest(), last=standing("a", 7, 31)), "counted 31 served"),
         (replace(honest(), last=standing("a", 7, 29)), "missing from the totals"),
         (replace(honest(), last=standing("a", 7, 23)), "went back from 25 to 23"),
@@ -81,19 +81,3 @@ def test_the_table_has_every_figure_before_and_after() -> None:
     Console(file=out, width=120).print(table(honest()))
     for words in ("kill -9", "clean switch", "4.50 s", "5 → 6", "9 → 15", "refused", "cut streams"):
         assert words in out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("mine", "others", "overlaps"),
-    [
-        ([(1.0, 1.01), (1.03, 1.04)], [(1.015, 1.02), (1.035, 1.04)], 1),
-        ([(1.0, 1.01), (1.03, 1.04)], [(1.05, 1.06), (1.08, 1.09)], 0),
-        ([(1.0, 1.01), (3.0, 3.01)], [(2.0, 2.01), (2.03, 2.04)], 0),
-    ],
-)
-def test_only_a_sure_overlap_counts(
-    mine: list[tuple[float, float]], others: list[tuple[float, float]], overlaps: int
-) -> None:
-    watch = Watch([])
-    watch.seen = {"a": Sightings(ready=mine), "b": Sightings(ready=others)}
-    assert watch.overlaps() == overlaps

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from narwhal.cli.drill.prober import Yes
 from narwhal.cli.drill.rows import ROWS
 from narwhal.cli.drill.run import Outcome, Shot
 from narwhal.cli.drill.traffic import Books, Ending
 from narwhal.cli.drill.verdict import broken
+from narwhal.cli.witness import Yes
 
 AT = 100.0
 

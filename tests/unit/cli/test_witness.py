@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from narwhal.cli.drill.prober import Yes, overlaps
+from narwhal.cli.witness import Yes, overlaps
 
 
 def yes(url: str, epoch: int, *, asked: float, told: float = 0.0) -> Yes:
