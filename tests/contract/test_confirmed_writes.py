@@ -202,6 +202,32 @@ def test_the_stored_count_binds_a_router_that_never_saw_the_replica(play, replic
     assert (view.version.token, view.replicas, view.connected_replicas) == ("tb", 1, 0)
 
 
+@pytest.mark.parametrize("script", ["renew", "acquire"])
+@pytest.mark.parametrize(("stored", "told", "kept"), [(1, 0, 1), (1, 2, 2), (2, 1, 2), (0, 0, 0)])
+def test_a_script_keeps_the_greater_of_the_stored_and_the_told_count(backend, script, stored, told, kept):
+    """N is fixed to 0, so that nothing is waited for, and who sends has never peeked: the script decides."""
+    first, sender = Quorum(0), Quorum(0)
+    first.saw(stored)
+    sender.saw(told)
+
+    async def scenario():
+        owner, stranger = backend.open(first), backend.open(sender)
+        try:
+            taken = await own(owner)
+            wanted = await request(owner, "tb")
+            reply = await (
+                stranger.lease.acquire(wanted, timeout_s=S) if script == "acquire" else renew(stranger, taken)
+            )
+            return reply, await owner.lease.peek(timeout_s=S)
+        finally:
+            await owner.aclose()
+            await stranger.aclose()
+
+    reply, view = asyncio.run(scenario())
+    assert isinstance(reply, Acquired if script == "acquire" else Renewed)
+    assert (reply.replicas, view.replicas) == (kept, kept)
+
+
 def test_what_a_router_saw_binds_it_where_the_store_forgot(play, replica, backend):
     play(own)
     replica.leave()
