@@ -70,11 +70,13 @@ class Maintenance:
         if refused is not None:
             return refused
         wave, iid = upkeep.orders.is_wave(order), upkeep.orders.targets(order)[0]
-        await ended(self._readmissions.of_wave() if wave else self._readmissions.of(iid))
+        task = self._readmissions.of_wave() if wave else self._readmissions.of(iid)
+        error = await ended(task)
+        if error is None:
+            error = upkeep.why_out(None if wave else iid)
         not_durable = await self._store()
         if not self._gate.may_admit(self._clock.now()):
             return OrderAnswer(OrderOutcome.UNAVAILABLE, LOST)
-        error = upkeep.why_out(None if wave else iid)
         return OrderAnswer(OrderOutcome.REFUSED if error else OrderOutcome.DONE, error, not_durable)
 
     # --- the monitor's part ----------------------------------------------------------------------
@@ -177,9 +179,8 @@ def _not_captured(whys: Mapping[str, str]) -> str:
     )
 
 
-async def ended(task: asyncio.Task[None]) -> None:
-    """Waits for a task that others may wait for too: a caller that leaves ends nothing, one that was
-    cancelled is over. Raises what else it ended with."""
+async def ended(task: asyncio.Task[str]) -> str | None:
+    """What a task came to that others may wait for too: a caller that leaves ends nothing. None: it was
+    cancelled. Raises what else it ended with."""
     await asyncio.wait({task})
-    if not task.cancelled():
-        task.result()
+    return None if task.cancelled() else task.result()

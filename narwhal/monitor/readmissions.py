@@ -2,14 +2,16 @@
 
 Each runs as a task of its own: a caller that leaves ends nothing, and one that comes meanwhile waits for the
 same one. What it came to is told to `policy.upkeep`, also where it was cancelled: a record must not say for
-ever that it is being validated.
+ever that it is being validated. Its result is why its engine stays out, "" if it serves, as of its own end:
+whoever waited for it may look when the next one has begun.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from typing import Any
 
 from narwhal.clock import Clock
 from narwhal.errors import IdentityError
@@ -63,18 +65,18 @@ class Readmissions:
         steps = looking.steps(Step(PROCESS, self._process))
         self._single = Validation(steps)
         self._group = Group(steps, looking.legs, ring=looking.ring)
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._under_way: dict[str, asyncio.Task[str]] = {}
         self._starts: dict[str, float] = {}
         """Process starts that the validations under way have found."""
 
-    def of(self, iid: str) -> asyncio.Task[None]:
+    def of(self, iid: str) -> asyncio.Task[str]:
         """The validation of one engine: the one under way, else a new one."""
         if iid not in self._under_way:
             self._fleet.upkeep.drains.begin(iid)
             self._begin(iid, self._validate(iid))
         return self._under_way[iid]
 
-    def of_wave(self) -> asyncio.Task[None]:
+    def of_wave(self) -> asyncio.Task[str]:
         """As `of`, of the whole fleet."""
         if _WAVE not in self._under_way:
             self._fleet.upkeep.begin_wave()
@@ -98,12 +100,12 @@ class Readmissions:
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _begin(self, key: str, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _begin(self, key: str, work: Coroutine[Any, Any, str]) -> None:
+        task = asyncio.create_task(work, name=f"readmit-{key or 'wave'}")
         self._under_way[key] = task
         task.add_done_callback(lambda _: self._under_way.pop(key, None))
 
-    async def _validate(self, iid: str) -> None:
+    async def _validate(self, iid: str) -> str:
         told = Validated(iid, (), conclusive=False)
         self._starts.pop(iid, None)
         try:
@@ -114,8 +116,9 @@ class Readmissions:
                 told = replace(told, conclusive=False)
             start = self._starts.pop(iid, None)
             self._judge.carry_out(self._fleet.upkeep.validated(told, process_start=start, now=now), now)
+        return self._fleet.upkeep.why_out(iid)
 
-    async def _validate_wave(self) -> None:
+    async def _validate_wave(self) -> str:
         told: dict[str, Validated] = {}
         self._starts.clear()
         try:
@@ -127,6 +130,7 @@ class Readmissions:
             effects = self._fleet.upkeep.wave_validated(told, process_starts=dict(self._starts), now=now)
             self._starts.clear()
             self._judge.carry_out(effects, now)
+        return self._fleet.upkeep.why_out(None)
 
     async def _process(self, iid: str) -> Result:
         """Planned maintenance means a restart: the process must be newer than the one on record."""

@@ -170,6 +170,23 @@ async def test_two_who_readmit_at_once_share_one_validation_and_one_who_leaves_e
         assert own.events() == ["drain", "readmission"]
 
 
+async def test_the_answer_to_a_failed_readmission_is_its_own_while_the_next_one_runs():
+    async with rig() as own:
+        await own.drain("e1")
+        own.disk.ready.clear()
+        first = asyncio.create_task(own.readmit("e1"))
+        await until(lambda: own.record("e1").state is DrainState.BLOCKED, "the first has failed")
+        own.order(1, "hang", leg="health")
+        second = asyncio.create_task(own.readmit("e1"))
+        await until(lambda: own.record("e1").state is DrainState.VALIDATING, "the second is looked at")
+        own.disk.ready.set()
+        told = await first
+        assert told.outcome is OrderOutcome.REFUSED
+        assert told.error.startswith("e1 stays out: the check process failed (its process is not newer")
+        own.stands[1].engine.recover()
+        assert (await second).outcome is OrderOutcome.REFUSED
+
+
 async def test_a_validation_that_outlives_the_ownership_brings_nothing_back():
     async with rig() as own:
         await own.drain("e1")

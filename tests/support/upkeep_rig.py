@@ -39,16 +39,20 @@ WAVE = DrainOrder((), wave=True)
 
 
 class Disk:
-    """A publisher whose disk may be full: implements ports.StatePublisher."""
+    """A publisher whose disk may be full or slow: implements ports.StatePublisher."""
 
     def __init__(self) -> None:
         self.full = False
+        self.ready = asyncio.Event()
+        """Writes wait for it."""
+        self.ready.set()
         self.written = 0
 
     async def snapshot(self) -> PublishReply | None:
         return None
 
     async def checkpoint(self) -> None:
+        await self.ready.wait()
         if self.full:
             raise OSError(28, "No space left on device")
         self.written += 1
