@@ -125,7 +125,8 @@ def lifecycle_document(view: LifecycleView) -> Document:
 
 def _upkeep(iid: str, view: LifecycleView) -> Document:
     """One engine's record; an active engine may have none. One that is out by a verdict shows why, and how
-    its newest readmission checks ended; one whose identity is awaited why that is not there."""
+    its newest readmission checks ended; one whose identity is awaited why that is not there; one that
+    is held with the whole fleet what holds that."""
     record = view.records.get(iid, {})
     out, awaited = view.ejections.get(iid), view.awaited.get(iid)
     if record.get("state", "active") == "active":
@@ -133,6 +134,8 @@ def _upkeep(iid: str, view: LifecycleView) -> Document:
             record = {**record, "checks": [asdict(check) for check in out.checks], "error": out.sentence}
         elif awaited is not None:
             record = {**record, "error": f"its identity is awaited: {awaited}"}
+        elif view.wave.reason:
+            record = {**record, "error": f"held with the whole fleet: {view.wave.reason}"}
     state, deadline_at = record.get("state", "active"), record.get("deadline_at")
     return {
         "state": state,

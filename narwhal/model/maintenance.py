@@ -31,12 +31,13 @@ class WaveState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class WaveView:
     """The wave at one instant. `wave_id`: None before its drain. `readiness_withdrawn`: the whole fleet is
-    out; `ready_to_stop`: every member may be stopped."""
+    out; `ready_to_stop`: every member may be stopped; `reason`: why it is out, in the words of `/ready`."""
 
     wave_id: str | None = None
     active: bool = False
     readiness_withdrawn: bool = False
     ready_to_stop: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from narwhal.model.state_view import AdmissionView, HandoffView, ServingView, St
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
 from narwhal.policy.readiness import ReadinessFacts, judge, judge_health
+from narwhal.policy.wave import Wave
 from narwhal.ports import ControlView
 
 
@@ -178,11 +179,14 @@ def _told_wave(told: Any) -> WaveView:
     """The wave of a mirrored document; what cannot be read of it is left out."""
     row = told if isinstance(told, Mapping) else {}
     wave_id = row.get("id")
+    wave = Wave()
+    wave.restore(told)
     return WaveView(
         wave_id if isinstance(wave_id, str) else None,
         active=isinstance(wave_id, str),
         readiness_withdrawn=told is not None,
         ready_to_stop=row.get("ready_to_stop") is True,
+        reason=wave.reason,
     )
 
 

@@ -6,7 +6,7 @@
 | draining, deadline_exceeded | drain | draining, its deadline later if that is asked |
 | drained, validating, blocked | drain | unchanged |
 | any but active | drain, as a member of a wave | a member from now on; an own validation ends: blocked |
-| any but active | captured, for the first time | the same; what was captured stays until the readmission |
+| any but active | captured, for once | kept until the readmission; if blocked, what is next is said |
 | draining, deadline_exceeded | no work is left and the identity is captured | drained, ready to stop |
 | drained, blocked | no work is left and the identity is captured | the same, ready to stop |
 | draining | its deadline passes | deadline_exceeded: it stays out, its work goes on |
@@ -34,6 +34,7 @@ from narwhal.model.maintenance import Captured, DrainRecord, DrainState, WorkLef
 from narwhal.policy.readmission import FAILED, ORDER, PASSED, PROCESS
 
 INTERRUPTED = "validation interrupted: repeat the readmit"
+KNOWN_NOW = "stays out: its process is on record now; restart it, then readmit it again"
 UNREADABLE = "the record of another owner could not be read: drain or readmit the engine again"
 
 _UNDER_WAY = frozenset({DrainState.DRAINING, DrainState.DEADLINE_EXCEEDED})
@@ -103,8 +104,11 @@ class Drains:
     def captured(self, iid: str, captured: Captured) -> None:
         """The process that the engine is now. Later ones are not the drained one: they change nothing."""
         record = self._of(iid, *(set(DrainState) - {DrainState.ACTIVE}))
-        if record.captured is None:
-            self._put(replace(record, captured=captured))
+        if record.captured is not None:
+            return
+        # What blocked it is the missing record, or what no longer matters: it has to be restarted first.
+        error = f"{iid} {KNOWN_NOW}" if record.state is DrainState.BLOCKED else ""
+        self._put(replace(record, captured=captured, error=error))
 
     def settle(self, iid: str, work: WorkLeft) -> bool:
         """What work is left. True: the engine may be stopped from now on."""

@@ -164,6 +164,7 @@ class Upkeep:
             active=wave.on,
             readiness_withdrawn=bool(wave.reason),
             ready_to_stop=wave.on and all(record.ready_to_stop for record in records),
+            reason=wave.reason,
         )
 
     def why_out(self, iid: str | None) -> str:

@@ -75,6 +75,34 @@ async def test_a_process_that_could_not_be_captured_is_asked_for_again() -> None
     assert any("could not be read; asking again" in line for line in told)
 
 
+async def test_a_drain_that_is_ordered_again_has_the_time_that_is_left_and_ends_when_it_passed() -> None:
+    """Its process cannot be read: 503 each time. What a router that does not own shows is no verdict."""
+    asked: list[float] = []
+    told: list[str] = []
+
+    async def script(line: Line) -> None:
+        while True:
+            head, body = await line.request()
+            if " /narwhal/cluster" in head:
+                await line.say(answer(200, b'{"routers": []}'))
+                continue
+            if not head.startswith("POST"):
+                await line.say(answer(200, json.dumps(document("draining")).encode()))
+                continue
+            asked.append(json.loads(body)["deadline_s"])
+            states = ["active", "draining", "deadline_exceeded"]
+            said = document(states[len(asked) - 1]) | {"error": "it could not be read", "owner": None}
+            await line.say(answer(503, json.dumps(said).encode()))
+
+    async with scripted_engine(script) as there:
+        order = Order(DRAIN, {"engines": ["e0"], "deadline_s": 30.0})
+        given = Asking(Routers(there.spec.url), Targets(("e0",)), order, told.append)
+        verdict, _ = await until_drained(given)
+    assert not verdict.done
+    assert verdict.sentence.startswith("the deadline passed: e0 stays out of placement")
+    assert 30.0 >= asked[0] > asked[1] > asked[2] > 0
+
+
 async def test_a_named_router_that_is_none_is_told_at_once() -> None:
     with pytest.raises(NoAnswer, match=r"^http://127\.0\.0\.1:1 gives no answer"):
         await until_drained(asking("http://127.0.0.1:1", DRAIN, []))

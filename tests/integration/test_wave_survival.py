@@ -205,6 +205,8 @@ def test_under_whole_wave_an_ejection_holds_the_fleet_until_a_wave_is_completed(
             assert completion(router) == (200, "")
             last.order("refuse")
             eventually(lambda: router.get("/ready")["reason"] == required, what="the whole fleet is held")
+            rows = router.get("/narwhal/lifecycle")["engines"]
+            assert rows[engines.engines[0].name]["error"] == f"held with the whole fleet: {required}"
             assert completion(router) == (503, "standby")
             assert router.get("/health")["status"] == "maintenance"
             assert wave(router) == {**NO_WAVE, "readiness_withdrawn": True}

@@ -91,7 +91,7 @@ def _parser(command: str, description: str, *, epilog: str) -> argparse.Argument
 
 
 def _targets(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engines", nargs="*", metavar="ENGINE", help="engine ID")
+    parser.add_argument("engines", nargs="*", metavar="ENGINE", help="engine ID: one, or all of the fleet")
     parser.add_argument("--wave", action="store_true", help="the whole fleet at once")
 
 

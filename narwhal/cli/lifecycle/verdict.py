@@ -55,7 +55,7 @@ def drain_verdict(targets: Targets, document: Fields) -> Verdict | None:
     if serving:
         reason = "readmitted meanwhile, or the drain was lost with its router"
         return Verdict(False, f"{_listed(serving)} is not drained any more: {reason}")
-    late = [iid for iid, row in rows.items() if row["state"] == "deadline_exceeded"]
+    late = past_deadline(targets, document)
     if late:
         return Verdict(
             False,
@@ -64,6 +64,11 @@ def drain_verdict(targets: Targets, document: Fields) -> Verdict | None:
             + "); drain again with a later --deadline to wait on",
         )
     return None
+
+
+def past_deadline(targets: Targets, document: Fields) -> list[str]:
+    """Targets whose deadline has passed while work was left."""
+    return [iid for iid, row in targets.rows(document).items() if row["state"] == "deadline_exceeded"]
 
 
 def readmitted(targets: Targets, document: Fields) -> Verdict | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from narwhal.cli.asking import Answer, CommandFailed, Document, NoAnswer, Order
@@ -21,6 +21,7 @@ from narwhal.cli.lifecycle.verdict import (
     Verdict,
     drain_verdict,
     failed_checks,
+    past_deadline,
     readmitted,
 )
 
@@ -32,6 +33,10 @@ POLL_S: Final = 0.5
 AGAIN_S: Final = 2.0
 PATIENCE_S: Final = 60.0
 """A fleet without an owner for longer is no takeover that is under way."""
+DEADLINE_S: Final = 300.0
+"""Of a drain whose operator named none (http-api.md section 5)."""
+SHORTEST_S: Final = 0.001
+"""A deadline that has passed is not made later by another order."""
 SIDECAR_S: Final = 20.0
 """A sidecar follows its engine within this time, or never."""
 
@@ -55,6 +60,12 @@ class Asking:
     tell: Tell = field(repr=False)
     lost: bool = False
     not_durable: str = ""
+    _ends: float | None = field(default=None, repr=False)
+    """When the work's time is over, `time.monotonic`."""
+
+    def give_time(self, deadline_s: float) -> None:
+        """A drain's: its time runs from now on, however often it is ordered."""
+        self._ends = time.monotonic() + deadline_s
 
     async def once(self) -> Document:
         """The owner's answer. Raises Refused, NoAnswer, CommandFailed."""
@@ -67,8 +78,9 @@ class Asking:
         self.not_durable = "" if durable else str(answer.body.get("durable_reason", ""))
         return answer.body
 
-    async def insist(self) -> Document:
-        """As `once`, but asks again while nobody owns, nobody answers, or the owner could not do it yet."""
+    async def insist(self, settled: Callable[[Document], bool] = lambda _: False) -> Document:
+        """As `once`, but asks again while nobody owns, nobody answers, or the owner could not do it yet and
+        what it shows is not `settled`."""
         since = time.monotonic()
         while True:
             await self.routers.owners_document()
@@ -76,7 +88,10 @@ class Asking:
                 answer = await self._answer()
                 if answer.status != 503:
                     return self._done(answer)
-                problem: CommandFailed = Refused(answer)
+                refused = Refused(answer)
+                if refused.document is not None and settled(refused.document):
+                    return refused.document
+                problem: CommandFailed = refused
             except NoAnswer as error:
                 problem = error
             self.lost = True
@@ -88,7 +103,7 @@ class Asking:
     async def _answer(self) -> Answer:
         """Tells meanwhile what the owner's document shows. A router that another one has followed is left."""
         asked = self.routers.at
-        task = asyncio.create_task(self.routers.order(self.order))
+        task = asyncio.create_task(self.routers.order(self._timed()))
         try:
             while not (await asyncio.wait({task}, timeout=POLL_S))[0]:
                 document = await self.routers.owners_document()
@@ -100,6 +115,13 @@ class Asking:
         finally:
             task.cancel()
             await asyncio.wait({task})
+
+    def _timed(self) -> Order:
+        """With what is left of a drain's time: a router counts a deadline from each order that it gets."""
+        if self._ends is None:
+            return self.order
+        left = max(SHORTEST_S, round(self._ends - time.monotonic(), 3))
+        return replace(self.order, body={**self.order.body, "deadline_s": left})
 
     async def look(self) -> Document:
         """The owner's document, whoever owns. Raises CommandFailed where nobody does for long."""
@@ -117,7 +139,8 @@ class Asking:
 async def until_drained(asking: Asking) -> tuple[Verdict, Document]:
     """Orders the drain, then waits until its targets may be stopped or will not be in time."""
     await asking.routers.introduce()
-    document = await asking.insist()
+    asking.give_time(float(asking.order.body.get("deadline_s", DEADLINE_S)))
+    document = await asking.insist(lambda seen: bool(past_deadline(asking.targets, seen)))
     while (verdict := drain_verdict(asking.targets, document)) is None:
         await asyncio.sleep(POLL_S)
         document = await asking.look()

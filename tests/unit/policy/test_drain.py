@@ -8,7 +8,7 @@ import pytest
 
 from narwhal.model.evidence import Check
 from narwhal.model.maintenance import Captured, DrainState, WorkLeft
-from narwhal.policy.drain import INTERRUPTED, UNREADABLE, Drains, IllegalMove
+from narwhal.policy.drain import INTERRUPTED, KNOWN_NOW, UNREADABLE, Drains, IllegalMove
 from narwhal.policy.readmission import ORDER
 
 BEFORE = Captured(100.0, "0.11.0", "sha256:aa")
@@ -66,6 +66,16 @@ def test_work_of_any_kind_keeps_it_from_being_stopped(name: str) -> None:
     assert (state(drains), drains.record("e0").ready_to_stop) == (DrainState.DRAINING, False)
     assert drains.settle("e0", NOTHING_LEFT)
     assert (state(drains), drains.record("e0").ready_to_stop) == (DrainState.DRAINED, True)
+
+
+def test_what_blocked_it_for_want_of_its_process_is_over_when_that_is_on_record() -> None:
+    drains = drained(captured=False)
+    drains.begin("e0")
+    drains.block("e0", FAILED, error="e0 stays out: repeat the drain")
+    drains.captured("e0", BEFORE)
+    assert drains.record("e0").error == f"e0 {KNOWN_NOW}"
+    drains.captured("e0", BEFORE)
+    assert state(drains) is DrainState.BLOCKED
 
 
 def test_without_its_process_on_record_it_is_not_ready() -> None:
