@@ -11,7 +11,8 @@ from narwhal.config.load import load_fleet
 from narwhal.config.option_table import OPTIONS
 from narwhal.config.schema import FIELDS
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCUMENT = DOCS / "configuration.md"
 
 
 def test_the_document_is_current() -> None:
@@ -37,3 +38,11 @@ def test_the_example_loads_without_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "fleet.json"
     path.write_text(json.dumps(json.loads(example[1])), encoding="utf-8")
     assert len(load_fleet(str(path), {"E1_URL": "http://e1:8000"}).engines) == 2
+
+
+def test_the_cluster_guide_says_what_each_option_of_a_cluster_is_for() -> None:
+    """In the order of the table; `--redis-url` and all after it are of a cluster."""
+    section = (DOCS / "cluster.md").read_text(encoding="utf-8").split("## Options\n")[1].split("\n## ")[0]
+    first_cells = re.findall(r"^\| (.*?) \|", section, re.MULTILINE)
+    flags = [option.flag for option in OPTIONS]
+    assert re.findall(r"`(--\S+?)`", " ".join(first_cells)) == flags[flags.index("--redis-url") :]
