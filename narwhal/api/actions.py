@@ -23,6 +23,7 @@ from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.handover import LifecycleView, PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
 from narwhal.model.maintenance import DrainOrder, OrderAnswer, OrderOutcome
 from narwhal.model.plain_text import shown
+from narwhal.model.wire_json import is_huge_integer
 
 BODY_BYTES = 64 * 1024
 """Orders are small."""
@@ -128,7 +129,7 @@ async def _body(receive: Receive) -> bytes:
 def _successor(body: Mapping[str, Any]) -> str | None:
     _known(body, {"to"})
     to = body.get("to")
-    if to is not None and not isinstance(to, str):
+    if to is not None and not _is_text(to):
         raise BadRequest("to must be a router ID or null", param="to")
     return to
 
@@ -141,18 +142,22 @@ def _order(body: Mapping[str, Any]) -> DrainOrder:
     if wave == (engines is not None):
         raise BadRequest("name engines or set wave to true, one of them", param="engines")
     named = [] if engines is None else engines
-    if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
+    if not isinstance(named, list) or not all(map(_is_text, named)):
         raise BadRequest("engines must be a list of engine IDs", param="engines")
     deadline_s = body.get("deadline_s", DEADLINE_S)
-    if type(deadline_s) not in (int, float):
+    if type(deadline_s) not in (int, float) and not is_huge_integer(deadline_s):
         raise BadRequest("deadline_s must be a number", param="deadline_s")
     return DrainOrder(tuple(dict.fromkeys(named)), wave, _seconds(deadline_s))
 
 
-def _seconds(number: float) -> float:
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not is_huge_integer(value)
+
+
+def _seconds(number: Any) -> float:
     """JSON knows integers that no float can hold."""
     try:
-        return float(number)
+        return math.inf if is_huge_integer(number) else float(number)
     except OverflowError:
         return math.inf
 

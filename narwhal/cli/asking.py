@@ -2,6 +2,7 @@
 
 The key goes to the router that the user (or the lease record) names and to the owner that a 503 of such a
 router names: whoever names one has been sent the key already. It never follows from https to plain http.
+What a router tells is for a terminal: what is not printable in it arrives here as its escape.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import httpx
 from narwhal.config import urls
 from narwhal.config.secret import secret
 from narwhal.errors import ConfigError, NarwhalError
+from narwhal.model.plain_text import escaped_document
 
 DEFAULT_ROUTER: Final = "http://127.0.0.1:8000"
 ROUTER_TWIN: Final = "NARWHAL_ROUTER"
@@ -105,7 +107,8 @@ async def router_document(url: str, path: str, *, timeout_s: float = ROUTER_S) -
         raise CommandFailed(f"{url}{path} answered {answer.status_code} without JSON: no router?") from None
     if answer.status_code != 200 or not isinstance(body, dict):
         raise CommandFailed(f"{url}{path} answered {answer.status_code}: no router of a cluster?")
-    return body
+    told: Document = escaped_document(body)
+    return told
 
 
 async def order(url: str, given: Order, *, key: str) -> Answer:
@@ -121,7 +124,7 @@ async def order(url: str, given: Order, *, key: str) -> Answer:
         found = answer.json()
     except ValueError:
         found = None
-    return Answer(url, answer.status_code, found if isinstance(found, dict) else {})
+    return Answer(url, answer.status_code, escaped_document(found) if isinstance(found, dict) else {})
 
 
 async def order_owner(url: str, given: Order, *, key: str) -> Answer:

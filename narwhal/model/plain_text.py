@@ -19,8 +19,25 @@ _LEAST_INT, _MOST_INT = -(2**63), 2**64 - 1
 
 def shown(text: str, *, most: int = MOST_CHARS) -> str:
     """What somebody else told, as a text of ours repeats it: printable, and cut where it is long."""
-    cut = text if len(text) <= most else text[: most - 1] + "…"
-    return cut if cut.isprintable() else "".join(map(_printable, cut))
+    told = escaped(text[: most + 1])
+    return told if len(told) <= most else told[: most - 1] + "…"
+
+
+def escaped(text: str) -> str:
+    """The whole text, what is not printable as its escape."""
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def escaped_document(value: Any) -> Any:
+    """Of a JSON document, every text."""
+    match value:
+        case str():
+            return escaped(value)
+        case dict():
+            return {escaped(name): escaped_document(inner) for name, inner in value.items()}
+        case list():
+            return [escaped_document(inner) for inner in value]
+    return value
 
 
 def is_plain(text: str) -> bool:

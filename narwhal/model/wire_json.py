@@ -29,6 +29,11 @@ def huge_integer(digits: str) -> str:
     return _MARK + digits
 
 
+def is_huge_integer(value: Any) -> bool:
+    """Whether it is no text but stands for a number."""
+    return isinstance(value, str) and value.startswith(_MARK)
+
+
 def encode_json(value: Any) -> bytes:
     """Compact UTF-8 JSON of `value`, which came from a checked client body. Integers may have any size."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -15,6 +15,7 @@ import orjson
 
 from narwhal.errors import EngineError, IdentityError
 from narwhal.model.evidence import Check, Validated
+from narwhal.model.plain_text import shown
 from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.probe_legs import ProbeLegs, is_ours
 from narwhal.policy.readmission import (
@@ -35,6 +36,9 @@ MODELS_PATH = "/v1/models"
 
 Result = tuple[str, str]
 """Outcome and detail of a check."""
+
+_DETAIL_CHARS = 4096
+"""Of one check: a contract has two dozen fields that may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Validation:
             result = await _result(step, iid)
             if result is None:
                 return Validated(iid, tuple(checks), conclusive=False)
-            checks.append(Check(step.name, *result))
+            checks.append(Check(step.name, result[0], shown(result[1], most=_DETAIL_CHARS)))
             if result[0] == FAILED:
                 break
         return Validated(iid, tuple(checks))
@@ -123,7 +127,7 @@ async def _model(legs: ProbeLegs, iid: str, *, model: str) -> Result:
     listed = listed_models(await legs.ask(iid, MODELS_PATH))
     if model in listed:
         return PASSED, ""
-    return FAILED, f"lists {', '.join(listed) or 'no model'}, not {model}"
+    return FAILED, f"lists {shown(', '.join(listed)) or 'no model'}, not {model}"
 
 
 def listed_models(body: bytes) -> tuple[str, ...]:

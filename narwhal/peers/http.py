@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import orjson
 
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
+from narwhal.model.plain_text import shown
 from narwhal.peers.connection import PeerConnection, PeerTrouble
 
 ROUTER_HEADER = "x-narwhal-router"
 """Names the standby that polls, so that the owner knows that it is heard."""
 IDLE_LIMIT = 16
 """Idle connections in all: routers come and go, under new addresses too."""
+_REASON_CHARS = 1024
+"""It names engines and settings."""
 _NO_ANSWER = (OSError, TimeoutError, PeerTrouble, ValueError, KeyError, TypeError)
 
 
@@ -33,7 +38,11 @@ class HttpPeers:
         try:
             _, body = await self._ask(url, "GET /ready", timeout_s=timeout_s)
             told = orjson.loads(body)
-            return PeerReady(told["control_ready"] is True, int(told["epoch"]), str(told["reason"]))
+            return PeerReady(
+                told["control_ready"] is True,
+                int(told["epoch"]),
+                _reason(told),
+            )
         except _NO_ANSWER:
             return None
 
@@ -46,7 +55,7 @@ class HttpPeers:
             if status != 200:
                 return PledgeAnswer(False, f"status {status}", question.nonce)
             told = orjson.loads(body)
-            return PledgeAnswer(told["pledged"] is True, str(told["reason"]), str(told["nonce"]))
+            return PledgeAnswer(told["pledged"] is True, _reason(told), str(told["nonce"]))
         except _NO_ANSWER:
             return None
 
@@ -101,3 +110,8 @@ class HttpPeers:
         idle, self._idle = self._idle, {}
         for connection in idle.values():
             connection.close()
+
+
+def _reason(told: Mapping[str, Any]) -> str:
+    """It goes into our own documents and logs."""
+    return shown(str(told["reason"]), most=_REASON_CHARS)

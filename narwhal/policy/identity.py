@@ -42,5 +42,5 @@ def _fields(wanted: Mapping[str, Any], attested: Mapping[str, Any]) -> list[str]
 
 
 def _same(wanted: Any, attested: Any) -> bool:
-    """In JSON true is not 1."""
-    return isinstance(wanted, bool) == isinstance(attested, bool) and bool(wanted == attested)
+    """In JSON true is not 1, and 8.0 is no integer."""
+    return type(wanted) is type(attested) and bool(wanted == attested)

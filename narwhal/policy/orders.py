@@ -14,15 +14,16 @@ is left: nothing is taken from a leg. A drain that is on may be ordered again.
 
 from __future__ import annotations
 
-from math import isfinite
-
 from narwhal.model.maintenance import DrainOrder, WaveState
+from narwhal.model.plain_text import shown
 from narwhal.policy.drain import Drains
 from narwhal.policy.membership import takes_last
 from narwhal.policy.standings import Standings
 from narwhal.policy.wave import Wave
 
 INDIVIDUAL = "individual"
+LONGEST_DEADLINE_S = 7 * 24 * 3600.0
+"""No running work takes longer, and the instant is a date that every reader can hold."""
 
 
 class Orders:
@@ -52,8 +53,8 @@ class Orders:
         why = self._refuses_shape(order, "drain")
         if why:
             return why
-        if not isfinite(order.deadline_s) or order.deadline_s <= 0:
-            return f"deadline_s must be above 0 and finite, not {order.deadline_s:g}"
+        if not 0 < order.deadline_s <= LONGEST_DEADLINE_S:
+            return f"deadline_s must be above 0, {LONGEST_DEADLINE_S:g} at most, not {order.deadline_s:g}"
         if self.is_wave(order):
             return ""
         (iid,) = set(order.engines)
@@ -94,7 +95,7 @@ class Orders:
             return f"engines is empty: name the engine to {verb}"
         unknown = sorted(named - set(known))
         if unknown:
-            return f"{unknown[0][:64]} is no engine of this fleet; its engines are {', '.join(known)}"
+            return f"{shown(unknown[0])} is no engine of this fleet; its engines are {', '.join(known)}"
         if self.is_wave(order):
             return ""
         if len(named) > 1:

@@ -10,6 +10,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
+from narwhal.model.plain_text import escaped
+
 NOISY: Final = ("httpx", "httpcore", "asyncio", "uvicorn", "uvicorn.error", "uvicorn.access")
 """Libraries that log each call: told from WARNING on, unless the level is debug."""
 
@@ -23,11 +25,16 @@ class TextFormatter(logging.Formatter):
     """`time LEVEL logger: message`; a line break inside a message cannot pass for another record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = record.getMessage().replace("\r", "\\r").replace("\n", "\n    ")
+        message = _lines(record.getMessage())
         line = f"{stamp(record.created)} {record.levelname} {record.name}: {message}"
         if record.exc_info:
-            line += "\n    " + self.formatException(record.exc_info).replace("\n", "\n    ")
+            line += "\n    " + _lines(self.formatException(record.exc_info))
         return line
+
+
+def _lines(text: str) -> str:
+    """Further lines indented; what steers a terminal, and what no file can hold, escaped."""
+    return "\n    ".join(escaped(line) for line in text.split("\n"))
 
 
 class JsonFormatter(logging.Formatter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -236,6 +237,33 @@ def test_connections_to_routers_of_the_past_do_not_add_up() -> None:
         async with asyncio.timeout(10):
             while len(open_now) > IDLE_LIMIT:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+        await peers.aclose()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(asyncio.wait_for(whole(), 30))
+
+
+@pytest.mark.parametrize("odd", ["\x1b[31m\n", "\0", "\u202e", "x" * 100_000])
+def test_what_a_router_says_is_kept_short_and_printable(odd: str) -> None:
+    async def whole() -> None:
+        told = {"control_ready": False, "epoch": 3, "reason": odd, "pledged": False, "nonce": QUESTION.nonce}
+        body = json.dumps(told).encode()
+
+        async def foe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            writer.close()
+
+        server = await asyncio.start_server(foe, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        peers = HttpPeers("a", key=KEY)
+        for answer in (
+            await peers.ready(url, timeout_s=5.0),
+            await peers.pledge(url, QUESTION, timeout_s=5.0),
+        ):
+            assert answer is not None
+            assert answer.reason.isprintable() and 0 < len(answer.reason) <= 1024
         await peers.aclose()
         server.close()
         await server.wait_closed()

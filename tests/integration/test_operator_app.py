@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -310,6 +311,13 @@ def test_a_drain_has_300_seconds_unless_it_says_otherwise() -> None:
     ]
 
 
+def test_a_deadline_of_any_size_reaches_who_refuses_it() -> None:
+    for digits in (400, 5000):
+        orders = Orders()
+        order(DRAIN, b'{"wave": true, "deadline_s": ' + b"1" * digits + b"}", orders=orders)
+        assert orders.orders == [("drain", DrainOrder((), wave=True, deadline_s=math.inf))]
+
+
 def test_a_drain_that_is_not_durable_says_so_and_why() -> None:
     orders = Orders()
     orders.told = OrderAnswer(OrderOutcome.DONE, not_durable="the checkpoint could not be written: disk full")
@@ -344,6 +352,7 @@ def test_an_order_that_is_not_done_has_the_document_and_the_error_first(
         (DRAIN, {}),
         (DRAIN, {"engines": "e0"}),
         (DRAIN, {"engines": [1]}),
+        (DRAIN, b'{"engines": [' + b"1" * 5000 + b"]}"),
         (DRAIN, {"engines": ["e0"], "wave": True}),
         (DRAIN, {"engines": ["e0"], "wave": 1}),
         (DRAIN, {"engines": ["e0"], "deadline_s": "5"}),

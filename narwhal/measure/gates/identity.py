@@ -7,6 +7,7 @@ import asyncio
 from narwhal.errors import EngineError, IdentityError
 from narwhal.measure.gates.bench import Bench, each, words
 from narwhal.measure.gates.verdict import FLEET, Finding, failed, passed, skipped
+from narwhal.model.plain_text import shown
 from narwhal.policy.identity import unlike
 
 
@@ -65,7 +66,8 @@ async def model(bench: Bench) -> list[Finding]:
 async def _serves(bench: Bench, iid: str) -> Finding:
     wanted, models = bench.config.model, await bench.legs.models(iid)
     if wanted not in models:
-        return failed(iid, f"serves {', '.join(sorted(models)) or 'nothing'}, the fleet's model is {wanted}")
+        told = shown(", ".join(sorted(models))) or "nothing"
+        return failed(iid, f"serves {told}, the fleet's model is {wanted}")
     length = models[wanted]
     if length is None:
         return passed(iid, f"serves {wanted}", warning="it tells no max_model_len")

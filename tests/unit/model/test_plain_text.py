@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from narwhal.model.plain_text import MOST_CHARS, is_plain, shown, to_json, writable
+from narwhal.model.plain_text import MOST_CHARS, escaped_document, is_plain, shown, to_json, writable
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,7 @@ from narwhal.model.plain_text import MOST_CHARS, is_plain, shown, to_json, writa
         ("\x1b[31m", "\\x1b[31m"),
         ("\u202eabc", "\\u202eabc"),
         ("x" * 200, "x" * 127 + "…"),
+        ("\0" * 128, "\\x00" * 31 + "\\x0…"),
     ],
 )
 def test_a_foreign_text_is_shown_printable_and_short(text: str, as_shown: str) -> None:
@@ -60,3 +61,9 @@ def test_one_bad_word_costs_nothing_but_itself(odd: Any) -> None:
 def test_what_is_no_json_is_a_bug_of_ours() -> None:
     with pytest.raises(TypeError):
         to_json({"x": object()})
+
+
+def test_every_text_of_a_document_is_escaped_for_a_terminal() -> None:
+    odd = {"error": "a\x1b[31m\n", "\x9b": ["\ud800", {"n": 8, "ok": True, "none": None, "f": 1.5}]}
+    told = {"error": "a\\x1b[31m\\n", "\\x9b": ["\\ud800", {"n": 8, "ok": True, "none": None, "f": 1.5}]}
+    assert escaped_document(odd) == told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,3 +133,53 @@ def test_anything_else_fails_and_says_why(check: Callable[[], Check], why: str) 
     failed = check()
     assert failed.outcome == "failed"
     assert why in failed.detail
+
+
+BAD_TEXTS = ("\ud800", "\x1b[31m", "0.32.0\n2026-01-01 forged", "\0", "\x9b", "\u202e", "x" * 200_000)
+
+
+def attested_fields(odd: str) -> Check:
+    return attestation(sidecar(says=replace(SAYS_SO, contract={**CONTRACT, "kv_heads": odd})), engine())
+
+
+def attested_version(odd: str) -> Check:
+    return attestation(sidecar(says=replace(SAYS_SO, identity=replace(LIVE, vllm_version=odd))), engine())
+
+
+def told_version(odd: str) -> Check:
+    return attestation(sidecar(), answers({"version": odd}))
+
+
+def sidecar_error(odd: str) -> Check:
+    return attestation(answers({"error": {"message": odd}}, status=503), engine())
+
+
+def attested_schema(odd: str) -> Check:
+    return attestation(answers({**SAYS_SO.document(), "schema": odd}), engine())
+
+
+def a_checks_own_words(odd: str) -> Check:
+    (check,) = validated(ends(("failed", f"lists {odd}"))).checks
+    return check
+
+
+def answers(document: dict[str, Any], status: int = 200) -> Answering:
+    async def answer(ask: ControlAsk) -> EngineReply:
+        return EngineReply(status, {}, json.dumps(document).encode())
+
+    return answer
+
+
+SOURCES = (
+    attested_fields, attested_version, told_version, sidecar_error, attested_schema, a_checks_own_words,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", BAD_TEXTS, ids=lambda odd: ascii(odd)[:12])
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
+def test_a_bad_text_fails_its_check_and_is_told_short_and_printable(
+    source: Callable[[str], Check], odd: str
+) -> None:
+    check = source(odd)
+    assert check.outcome == "failed"
+    assert check.detail.isprintable() and 0 < len(check.detail) <= 4096

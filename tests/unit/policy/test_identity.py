@@ -35,6 +35,8 @@ def test_a_field_that_the_fleet_leaves_open_may_be_anything() -> None:
     ("name", "value", "said"),
     [
         ("kv_heads", 4, "kv_heads is 4, the contract wants 8"),
+        ("kv_heads", 8.0, "kv_heads is 8.0, the contract wants 8"),
+        ("kv_role", "\ud800\n", "kv_role is '\\ud800\\n', the contract wants 'kv_both'"),
         ("kv_heads", None, "kv_heads is not attested, the contract wants 8"),
         ("cross_layers_blocks", True, "cross_layers_blocks is True, the contract wants False"),
         ("cross_layers_blocks", 0, "cross_layers_blocks is 0, the contract wants False"),

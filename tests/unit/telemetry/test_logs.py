@@ -114,3 +114,16 @@ def test_a_log_file_that_cannot_be_opened_again_keeps_the_old_one(tmp_path: Path
     finally:
         os.close(fd)
     assert (tmp_path / "moved" / "narwhal.log").read_text() == "still\n"
+
+
+@pytest.mark.parametrize("odd", ["\x1b[31m", "\r", "\0", "\u202e", "\ud800", "\x9b"])
+def test_nothing_in_a_message_or_an_exception_steers_a_terminal(odd: str) -> None:
+    stream = logged("text")
+    log = logging.getLogger("narwhal.test")
+    log.warning("it told %s", odd)
+    try:
+        raise ValueError(odd)
+    except ValueError:
+        log.exception("it broke")
+    assert all(line.isprintable() for line in stream.getvalue().split("\n"))
+    assert stream.getvalue().count(odd.encode("unicode_escape").decode()) == 2
