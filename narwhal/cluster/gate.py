@@ -26,7 +26,8 @@ limit (500 ms): bounding the handover by that would let late requests burn their
 
 BELIEVED = 2**33
 """How far above ours an engine's epoch may be. Epochs follow the store's clock in seconds: an honest one is
-never centuries ahead, and such a one would use up the numbers that are left (`MAX_EPOCH`) for good."""
+never centuries ahead, and such a one would use up the numbers that are left (`MAX_EPOCH`) for good
+(docs/adr/0024)."""
 
 STANDBY = "standby"
 STORE_UNAVAILABLE = "lease store unavailable"

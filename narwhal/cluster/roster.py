@@ -79,7 +79,7 @@ class Roster:
         """A standby that has read log and document to their end, even if there was nothing, and that stays:
         one that shuts down takes nothing over, however long its last streams keep it. Nor is one ready that
         would be degraded as an owner, because its checkpoint cannot be written, or that cannot read the
-        lease."""
+        lease (docs/adr/0023)."""
         if self._gate.shutting_down or not self.may_own or self._mirror.read_at is None:
             return False
         return not self._lacks() and not self._unlikeness().forbids

@@ -5,7 +5,7 @@ while it is *degraded*: its monitoring is, or it is *unheard* (no poll of any li
 
 After a yield by claim there is a truce: nobody claims or yields by claim for a while, for a cause that all
 routers share must not pass ownership round. A cause that is provably the owner's own does not wait for its
-end, once a router:
+end, once a router (docs/adr/0022):
 
 | truce | the owner is degraded by | the claimant yielded by claim since it began | claims |
 | --- | --- | --- | --- |

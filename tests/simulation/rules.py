@@ -176,7 +176,7 @@ RULES: Mapping[str, Rule] = {
         flag="death",
     ),
     "truce-after-a-claim": Rule(
-        "after a yield by claim neither side claims or yields by claim for 60 s, doubling to 10 min",
+        "after a yield by claim there is none for 60 s, doubling to 10 min, for what others may share",
         broken="NoTruce",
         scene=Scene(schedules.a_common_cause),
         caught="truce",
