@@ -7,7 +7,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from narwhal import __version__
@@ -15,9 +16,11 @@ from narwhal.cli.contract_versions import contract_versions
 from narwhal.cli.problems import tell_problems
 from narwhal.config.example import EXAMPLE
 from narwhal.config.load import FleetReading, read_fleet
+from narwhal.config.option_table import BY_KEY
+from narwhal.config.options import given_options
 from narwhal.config.secret import secret
 from narwhal.errors import ConfigError
-from narwhal.runtime.check import GATES, Extent, Finding, GateReport, Verdict, check_fleet
+from narwhal.runtime.check import GATES, Extent, Finding, GateReport, Verdict, check_fleet, store_warnings
 
 PROGRAM: Final = "narwhal-check"
 SCHEMA: Final = "narwhal.check"
@@ -73,20 +76,41 @@ def _run(given: argparse.Namespace) -> int:
     name = reading.config.engine.engine_api_key_env
     key = secret(os.environ, name, named_by="engine.engine_api_key_env") if name else ""
     extent = Extent(kv=not given.no_kv, ring=given.ring, repeats=given.repeats)
+    store = _store(given, os.environ)
     reports = check_fleet(reading.config, extent, api_key=key, watcher=Screen(quiet=given.json))
+    warnings = store() if store else None
     if given.json:
-        _print(document_of(reading, reports))
+        _print(document_of(reading, reports, store=warnings))
     else:
-        print(summary(reports))
+        print("\n".join([*store_lines(warnings), summary(reports)]))
     return FAILED if _failed(reports) else PASSED
+
+
+def _store(given: argparse.Namespace, env: Mapping[str, str]) -> Callable[[], tuple[str, ...]] | None:
+    """The look at the store that options or environment name, None without one. Raises ConfigError."""
+    words = ["--fleet", given.fleet]
+    for name in ("redis_url", "redis_password_env"):
+        if value := getattr(given, name):
+            words += [f"--{name.replace('_', '-')}", value]
+    # Of the environment of a router only what concerns the store: the rest is not asked about here.
+    twins = [BY_KEY[key].twin for key in ("redis_url", "redis_password_env", "redis_min_replicas")]
+    options = given_options(words, {twin: env[twin] for twin in twins if twin in env})
+    if options.store is None:
+        return None
+    name = options.value("redis_password_env")
+    password = secret(env, name, named_by="--redis-password-env") if name else options.store_password
+    min_replicas = options.value("redis_min_replicas")
+    return partial(store_warnings, options.store, password, min_replicas=min_replicas)
 
 
 def _failed(reports: Sequence[GateReport]) -> list[str]:
     return [report.name for report in reports if report.verdict is Verdict.FAILED]
 
 
-def document_of(reading: FleetReading, reports: Sequence[GateReport]) -> dict[str, Any]:
-    """`narwhal.check` v1."""
+def document_of(
+    reading: FleetReading, reports: Sequence[GateReport], *, store: Sequence[str] | None
+) -> dict[str, Any]:
+    """`narwhal.check` v1. `store`: warnings about it, None where none was named."""
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -94,7 +118,15 @@ def document_of(reading: FleetReading, reports: Sequence[GateReport]) -> dict[st
         "config_digest": reading.config.digest,
         "passed": not _failed(reports),
         "gates": [report.document() for report in reports],
+        "store": None if store is None else {"warnings": list(store)},
     }
+
+
+def store_lines(warnings: Sequence[str] | None) -> list[str]:
+    """The store is no gate: what is said of it fails nothing. None: no store was named."""
+    if warnings is None:
+        return []
+    return [f"{'store':<9} looked at", *(f"    warning: {sentence}" for sentence in warnings)]
 
 
 def summary(reports: Sequence[GateReport]) -> str:
@@ -159,6 +191,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--ring", action="store_true", help="hand KV from every engine to the next one, whatever the roles")
     add("--repeats", type=int, default=3, metavar="N", help="requests of each measurement (3)")
+    add("--redis-url", metavar="URL", help="warn of the routers' store too [NARWHAL_REDIS_URL]")
+    add("--redis-password-env", metavar="NAME", help=BY_KEY["redis_password_env"].doc)
     add("--json", action="store_true", help="the result as a document")
     add("--print-example-config", action="store_true", help="print a fleet file to begin with, and end")
     add("--print-contract-versions", action="store_true",

@@ -8,15 +8,21 @@ from typing import Protocol
 import uvloop
 
 from narwhal.config.profiles import read_profiles
-from narwhal.errors import ConfigError
+from narwhal.errors import ConfigError, StoreError
 from narwhal.measure.gates.bench import Bench, Extent, Store
 from narwhal.measure.gates.run import GATES, run_gates
 from narwhal.measure.gates.verdict import Finding, GateReport, Verdict
 from narwhal.measure.legs import Legs
-from narwhal.model.settings import FleetConfig
+from narwhal.model.settings import FleetConfig, StoreAddress
 from narwhal.runtime.engine_access import engine_access, engine_auth
+from narwhal.store.advice import inspect_server
+from narwhal.store.connection import Login
+from narwhal.store.quorum import Quorum
+from narwhal.store.sentinel import connection_to
 
-__all__ = ["GATES", "Extent", "Finding", "GateReport", "Verdict", "Watcher", "check_fleet"]
+__all__ = ["GATES", "Extent", "Finding", "GateReport", "Verdict", "Watcher", "check_fleet", "store_warnings"]
+
+STORE_CALL_S = 2.0
 
 
 class Watcher(Protocol):
@@ -61,3 +67,21 @@ def store_of(config: FleetConfig) -> Store:
     except ConfigError as error:
         return Store(path, there=True, problems=error.problems)
     return Store(path, there=True, profiles=reading.profiles, engine_auth=reading.engine_auth)
+
+
+def store_warnings(address: StoreAddress, password: str, *, min_replicas: int | None) -> tuple[str, ...]:
+    """What a router would warn of at start, or refuse, about its store; may be empty."""
+    return uvloop.run(_store_warnings(address, password, min_replicas=min_replicas))
+
+
+async def _store_warnings(
+    address: StoreAddress, password: str, *, min_replicas: int | None
+) -> tuple[str, ...]:
+    quorum = Quorum(min_replicas)
+    connection = connection_to(address, Login("narwhal-check", password), quorum=quorum)
+    try:
+        return await inspect_server(connection, quorum=quorum, timeout_s=STORE_CALL_S)
+    except StoreError as error:
+        return (f"no router can use this store: {error}",)
+    finally:
+        await connection.aclose()

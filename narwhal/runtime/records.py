@@ -141,7 +141,8 @@ class RecordReader:
         info: dict[str, str] = {}
         for section in INFO_SECTIONS:
             info |= parse_info(await self._connection.command("INFO", section, timeout_s=CALL_S))
-        return ServerFacts(self._mode, info, warnings(info), round(latency_ms, 3))
+        told = (*warnings(info), *self._connection.risks())
+        return ServerFacts(self._mode, info, told, round(latency_ms, 3))
 
 
 def sum_of(totals: Mapping[str, Counters]) -> Mapping[str, int]:

@@ -35,6 +35,9 @@ class Whereabouts(Protocol):
     def refresh(self) -> None:
         """A fresh look beside the calls."""
 
+    def risks(self) -> tuple[str, ...]:
+        """Warning sentences about whoever tells it, may be empty."""
+
     async def aclose(self) -> None: ...
 
 
@@ -68,6 +71,9 @@ class Addresses:
 
     def holds(self, place: Place) -> bool:
         return True
+
+    def risks(self) -> tuple[str, ...]:
+        return ()
 
     def failed(self) -> None:
         """The current address did not work: the next one's turn, and a fresh look at the name."""

@@ -26,7 +26,8 @@ async def inspect_server(connection: RedisConnection, *, quorum: Quorum, timeout
         info |= parse_info(await connection.command("INFO", section, timeout_s=timeout_s))
     if reason := refusal(info):
         raise StoreProtocolError(reason)
-    return (*warnings(info), *await _confirmation(connection, info, quorum=quorum, timeout_s=timeout_s))
+    confirmation = await _confirmation(connection, info, quorum=quorum, timeout_s=timeout_s)
+    return (*warnings(info), *connection.risks(), *confirmation)
 
 
 async def _confirmation(

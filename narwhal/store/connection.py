@@ -97,6 +97,10 @@ class RedisConnection:
         """Where the last connection went; ("", 0) before the first, and on a Unix socket."""
         return self._place
 
+    def risks(self) -> tuple[str, ...]:
+        """Warning sentences about those who tell where the server is, as far as they were asked."""
+        return () if self._names is None else self._names.risks()
+
     async def command(self, *words: str | bytes | int, timeout_s: float) -> Any:
         """One plain command and its reply (bytes, int, None or lists of them)."""
 

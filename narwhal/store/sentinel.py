@@ -20,16 +20,21 @@ from narwhal.store.replies import pairs
 
 CHECK_S: Final = 1.0
 """An open connection is compared with what the Sentinels say so often: an isolated master still answers."""
+DOWN_AFTER_MS: Final = (1000, 1500)
+"""Silence after which a master should be called down. Shorter, and a pause promotes a replica; longer, and a
+promotion does not come within the 2.5 s that the default lease outlasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One Sentinel's word about the service. `guarded`: a Sentinel stands beside each node, and no more."""
+    """One Sentinel's word about the service. `guarded`: a Sentinel stands beside each node, and no more.
+    `down_after_ms`: the silence after which it calls the master down, 0 where it does not tell."""
 
     config_epoch: int
     host: str
     port: int
     guarded: bool
+    down_after_ms: int = 0
 
 
 class Sentinels:
@@ -51,6 +56,8 @@ class Sentinels:
         self._asking: asyncio.Task[None] | None = None
         self._asked_at = 0.0
         self._error = ""
+        self._down_after_ms: list[int] = []
+        """What each Sentinel that was heard last time told."""
 
     async def current(self) -> Place:
         """The master to try. Waits only while none was ever known; raises OSError if nobody knows one."""
@@ -71,6 +78,9 @@ class Sentinels:
     def failed(self) -> None:
         self.refresh()
 
+    def risks(self) -> tuple[str, ...]:
+        return down_after_risk(self.name, self._down_after_ms)
+
     def refresh(self) -> None:
         """Asks the Sentinels unless that is under way."""
         if self._asking is None or self._asking.done():
@@ -89,6 +99,7 @@ class Sentinels:
                 if 2 * len(answers) > len(asking):
                     break
             if answers:
+                self._down_after_ms = [told.down_after_ms for told in answers]
                 await self._take(max(answers, key=lambda told: told.config_epoch))
         finally:
             for one in asking:
@@ -162,12 +173,26 @@ def read(answers: Sequence[Any], *, door: str) -> Told:
             fields["ip"],
             int(fields["port"]),
             guarded=guarded(nodes, [_fields(row) for row in others], door=door),
+            down_after_ms=int(fields.get("down-after-milliseconds", "0")),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         shown = repr(master)[:200]
         raise StoreProtocolError(
             f"the Sentinel at {door} gave an answer that cannot be read: {shown} ({error!r})"
         ) from error
+
+
+def down_after_risk(service: str, told_ms: Sequence[int]) -> tuple[str, ...]:
+    """One sentence where a Sentinel waits too short or too long, with the setting that mends it."""
+    least, most = DOWN_AFTER_MS
+    odd = [f"{one}" for one in sorted(set(told_ms)) if one and not least <= one <= most]
+    if not odd:
+        return ()
+    return (
+        f"Sentinels call the master of {service} down after {' or '.join(odd)} ms: too short promotes "
+        "a replica at a mere pause, too long outlasts the lease; "
+        f"set down-after-milliseconds {least} to {most}",
+    )
 
 
 def guarded(nodes: Sequence[dict[str, str]], others: Sequence[dict[str, str]], *, door: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from narwhal.errors import StoreUnreachable
 from narwhal.model.lease import Acquired, LeaseState, OwnerMeta, Renewed
 from narwhal.model.store_call import AcquireRequest, RenewRequest
+from narwhal.store.advice import inspect_server
 from narwhal.store.lease import ScriptLeaseStore
 from narwhal.store.quorum import Quorum
 from narwhal.store.scripts import RedisRunner
@@ -69,6 +70,20 @@ def test_an_unknown_service_is_told_by_name(group):
                 await lease.peek(timeout_s=S)
 
     asyncio.run(scenario())
+
+
+def test_how_long_the_sentinels_wait_is_judged_with_the_server(group):
+    """They wait 300 ms here."""
+
+    async def scenario():
+        connection = connection_to(group.address, LOGIN, quorum=(quorum := Quorum()))
+        try:
+            return (await answered(lambda: inspect_server(connection, quorum=quorum, timeout_s=S)))[0]
+        finally:
+            await connection.aclose()
+
+    sentences = asyncio.run(scenario())
+    assert [one for one in sentences if "down after 300 ms" in one and "1000 to 1500" in one]
 
 
 def test_three_sentinels_for_two_nodes_do_not_make_a_majority_enough(group):

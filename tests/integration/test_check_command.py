@@ -17,6 +17,7 @@ from narwhal.cli.check import main
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.fleets import COMPLETE_CONTRACT
 from tests.support.processes import LIVENESS_S, ROOT, Process, python
+from tests.support.redis import LOGIN, USER, running
 from tests.support.router import fleet_document, free_port
 from tests.support.sidecars import CONTRACT, attestation_file, sidecar
 
@@ -90,6 +91,37 @@ def test_the_command_tells_each_gate_and_ends_with_its_status(tmp_path: Path, se
     assert process.ended() == 1
     assert process.lines[0].startswith("reach     failed")
     assert process.lines[-1] == "not fit to serve: reach failed"
+
+
+def test_the_store_is_warned_of_and_fails_nothing(
+    tmp_path: Path, served: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at under the shipped access list, with the environment that a router has."""
+    fleet = write_fleet(tmp_path, served)
+    assert store_findings(fleet) is None
+    monkeypatch.setenv("STORE_PASSWORD", LOGIN.password)
+    with running("redis-server", tmp_path / "redis", appendonly="no") as redis:
+        url = f"redis://{USER}@{redis.host}:{redis.port}"
+        words = ["--redis-password-env", "STORE_PASSWORD"]
+        (warning,) = store_findings(fleet, "--redis-url", url, *words) or []
+        assert "set appendonly yes" in warning
+        monkeypatch.setenv("NARWHAL_REDIS_URL", url)
+        monkeypatch.setenv("NARWHAL_REDIS_MIN_REPLICAS", "2")
+        assert any("the store has 0 replicas" in one for one in store_findings(fleet, *words) or [])
+        monkeypatch.setenv("STORE_PASSWORD", "wrong")
+        (refused,) = store_findings(fleet, *words) or []
+        assert refused.startswith("no router can use this store: ")
+    (away,) = store_findings(fleet, *words) or []
+    assert away.startswith("no router can use this store: ")
+    assert main(["--fleet", str(fleet), "--redis-url", "http://no"]) == 2
+
+
+def store_findings(fleet: Path, *options: str) -> list[str] | None:
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        assert main(["--fleet", str(fleet), "--json", "--no-kv", "--repeats", "1", *options]) == 0
+    store = json.loads(told.getvalue())["store"]
+    return None if store is None else list(store["warnings"])
 
 
 def test_a_fit_fleet_passes_every_gate(tmp_path: Path, served: EngineProcess) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from narwhal.cli.check import lines_of, main, summary
+from narwhal.cli.check import lines_of, main, store_lines, summary
 from narwhal.config.load import read_fleet
 from narwhal.measure.gates.verdict import GateReport, failed, passed, skipped
 
@@ -67,3 +67,9 @@ def test_the_last_line_is_the_verdict() -> None:
     away = GateReport("contract", (skipped("fleet", "none"),))
     assert summary([good, bad, away]) == "not fit to serve: model failed"
     assert summary([good, away]) == "no gate failed of 9, contract skipped"
+
+
+def test_a_store_is_told_only_where_one_was_named() -> None:
+    assert store_lines(None) == []
+    assert store_lines(()) == ["store     looked at"]
+    assert store_lines(("set appendonly yes",)) == ["store     looked at", "    warning: set appendonly yes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from narwhal.errors import StoreProtocolError
-from narwhal.store.sentinel import guarded, read
+from narwhal.store.sentinel import down_after_risk, guarded, read
 
 MASTER = {"ip": "10.0.0.1", "port": "6379", "config-epoch": "3"}
 
@@ -40,6 +40,28 @@ def test_a_majority_is_enough_only_where_each_node_has_its_sentinel(nodes, door,
 def test_a_sentinel_is_read():
     told = read([row(MASTER), [row({"ip": "10.0.0.2"})], [row({"ip": "10.0.0.2"})]], door="10.0.0.1")
     assert (told.config_epoch, told.host, told.port, told.guarded) == (3, "10.0.0.1", 6379, True)
+
+
+@pytest.mark.parametrize(
+    ("told_ms", "named"),
+    [
+        ([1000, 1500, 1200], ""),
+        ([], ""),
+        ([0], ""),  # not told
+        ([999], "999 ms"),
+        ([1501], "1501 ms"),
+        ([1000, 30000, 30000, 300], "300 or 30000 ms"),
+    ],
+)
+def test_a_sentinel_that_waits_too_short_or_too_long_is_told(told_ms, named):
+    sentences = down_after_risk("main", told_ms)
+    assert len(sentences) == bool(named)
+    assert all(f" after {named}:" in one and "1000 to 1500" in one for one in sentences)
+
+
+def test_how_long_a_sentinel_waits_is_read():
+    told = read([row(MASTER | {"down-after-milliseconds": "30000"}), [], []], door="10.0.0.1")
+    assert told.down_after_ms == 30000
 
 
 @pytest.mark.parametrize(
