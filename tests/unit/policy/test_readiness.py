@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +120,15 @@ def test_the_answer_names_the_lease_as_the_gate_does() -> None:
 def test_health_says_who_we_are_before_how_we_are(facts: ReadinessFacts, status: HealthStatus) -> None:
     health = judge_health(facts, instances=4, available=3)
     assert (health.status, health.instances, health.available_instances) == (status, 4, 3)
+
+
+def test_each_reason_has_its_runbook() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text(encoding="utf-8")
+    section = guide.split("## Runbooks: `reason`")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \|.+\|.+\|$", section, re.MULTILINE)
+    told = [re.sub(r"<\w+>|\.\.\.", "#", row.strip("`")) for row in rows]
+    shapes = [re.escape(one).replace("\\#", ".+") for one in told]
+    waves = ["whole-wave drain w1", "whole-wave recovery w1", "whole-wave restart required: e0 was ejected"]
+    reasons = [*waves, *(reason for _, reason, _ in cures() if reason)]
+    assert [one for one in reasons if not any(re.fullmatch(shape, one) for shape in shapes)] == []
+    assert [shape for shape in shapes if not any(re.fullmatch(shape, one) for one in reasons)] == []
