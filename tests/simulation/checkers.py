@@ -14,6 +14,7 @@ import orjson
 
 from narwhal.cluster.gate import Grip
 from narwhal.store.memory_scripts import Data
+from tests.simulation.operator import Operator
 from tests.simulation.routers import OWN_CAUSE, Sent, SimRouter
 
 TRUCE_S = 59.0
@@ -43,10 +44,14 @@ class Checkers:
         living: Callable[[], Collection[SimRouter]],
         *,
         data: Callable[[], Data],
+        operator: Operator,
     ) -> None:
         self._routers = routers
         self._living = living
         self._data = data
+        self._operator = operator
+        self.keeps_promises = True
+        """False: the faults of this run may destroy every copy of what was stored."""
         self._found: Violation | None = None
         self._grips: list[Grip | None] = []
         self._fenced: set[str] = set()
@@ -81,6 +86,7 @@ class Checkers:
             self._note_grip(router.parts.gate.grip)
         for router in admitting:
             self._note_opening(router.parts.gate.epoch, router.parts.gate.holder)
+            self.promises(router)
         if self._found is not None:
             raise self._found
 
@@ -142,6 +148,13 @@ class Checkers:
             )
         self._dispatched = (epoch, router.run)
 
+    # --- I5 ----------------------------------------------------------------------------------------
+
+    def promises(self, owner: SimRouter) -> None:
+        """What an operator was told is drained is out on every later owner, from its first instant."""
+        if self.keeps_promises and (lost := self._operator.lost_by(owner)):
+            self._report(f"I5: {lost}")
+
     # --- I3: after every operation that the store applied ------------------------------------------
 
     def after_write(self, router: str) -> None:
@@ -201,6 +214,9 @@ class Checkers:
 
     def at_end(self) -> None:
         """Late finishers of fenced routers are in the owner's total too."""
+        for router in self._living():
+            if router.admits():
+                self.promises(router)
         if unknown := self.unknown_to_owner():
             self._report(f"I4: the owner does not know what the store knows: {unknown}")
 

@@ -28,6 +28,9 @@ class FaultClass:
     """Whether a router's process has a warden."""
     failsafe: tuple[bool, ...] = (False,)
     """Whether all routers are voters of fail-safe mode."""
+    keeps_promises: bool = True
+    """What was stored outlives every fault of the class (I5): not where store, memories and checkpoints are
+    emptied together."""
     catalysts: tuple[str, ...] = ()
     """Faults of other classes, sometimes: what makes ownership change hands where the own faults do not."""
 
@@ -84,7 +87,8 @@ CLASSES: dict[str, FaultClass] = {
     "mixed-ttl": FaultClass(("crash", "partition", "yield_lease", "stun"), ttls=(4.0, 5.0, 8.0)),
     "clock-rates": FaultClass(("pause", "partition", "stun", "deaf"), rates=(0.9, 1.12), extreme_rates=True),
     "engines-remember": FaultClass(
-        (*("forget_everything", "forget_everything", "restart_engine"), *("outbid", "pause", *_CATALYSTS))
+        (*("forget_everything", "forget_everything", "restart_engine"), *("outbid", "pause", *_CATALYSTS)),
+        keeps_promises=False,
     ),
     "deposed": FaultClass(("depose", "depose", "crash", "pause", "deaf", "late"), wardens=(False, True)),
     "mixed": FaultClass(

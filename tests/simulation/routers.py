@@ -41,6 +41,7 @@ from narwhal.store.registry import ScriptRegistry
 from narwhal.store.scripts import Argument, Needs
 from tests.simulation.engines import CLUSTER, ENGINES, PREFILL, PROBE, FencedEngines
 from tests.simulation.network import DATA, FEED, LEASE, Network, SimLink
+from tests.simulation.operator import maintenance_of
 from tests.support.settings import fleet_config
 from tests.support.virtual_time import Strand, StrandClock
 
@@ -163,7 +164,10 @@ class SimRouter:
         """Its monitoring is degraded until this virtual time."""
         self._failed_passes = 0
         host.lives[_pid(self.run)] = self
+        self.scribe = Scribe(self)
         self.parts = self._assemble()
+        self.maintenance = maintenance_of(self)
+        self.parts.takeover.introduce = self.maintenance.abandon
         self.parts.court.degraded = lambda: self.degraded
 
     @property
@@ -228,7 +232,7 @@ class SimRouter:
         )
         surroundings = Surroundings(
             clock=self.clock,
-            recorder=Scribe(self),
+            recorder=self.scribe,
             draw=lambda: f"{self.rng.getrandbits(128):032x}",
             jitter=self.rng.random,
             blocking=_at_once,

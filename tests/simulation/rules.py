@@ -189,6 +189,12 @@ RULES: Mapping[str, Rule] = {
         caught="truce",
         flag="truce",
     ),
+    "stored-before-answered": Rule(
+        "a drain is answered as done and durable when its entry is stored, not before",
+        broken="AnswersBeforeStored",
+        scene=Scene(schedules.drained_behind_a_cut),
+        caught="I5",
+    ),
     "mirror-never-forbids": Rule(
         "a mirror that is not current never forbids acquiring",
         broken="MirrorMustBeFresh",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from narwhal.policy import death
 from narwhal.policy.death import ProcessSight
 from tests.simulation.engines import ENGINES
-from tests.simulation.network import FEED, LEASE, copy_of
+from tests.simulation.network import DATA, FEED, LEASE, copy_of
 from tests.simulation.routers import Sent, SimRouter
 from tests.simulation.stage import Stage
 
@@ -252,6 +252,19 @@ async def a_disk_that_fails_owners(stage: Stage) -> None:
         for router in stage.latest.values():
             router.host.checkpoint.fails_with = OSError("disk full") if router.admits() else None
         await asyncio.sleep(0.05)
+
+
+# --- orders ---------------------------------------------------------------------------------------------
+
+
+async def drained_behind_a_cut(stage: Stage) -> None:
+    """An order to drain reaches an owner whose data connection is cut. It dies once it has answered, and
+    its host with its checkpoint stays away."""
+    owner = await settled(stage)
+    cut(stage, owner, DATA, FEED)
+    answer = owner.main.spawn(stage.operator.drain(owner, "e0"))
+    await stage.until(answer.done)
+    owner.kill()
 
 
 # --- everything heals, nothing counts twice -------------------------------------------------------------

@@ -16,6 +16,7 @@ from tests.simulation.classes import BUSY_S, CLASSES, FaultClass
 from tests.simulation.engines import FencedEngines
 from tests.simulation.faults import Mischief
 from tests.simulation.network import Network
+from tests.simulation.operator import Operator
 from tests.simulation.peers import SimPeers
 from tests.simulation.routers import Host, SimRouter
 from tests.support.virtual_time import Strand, VirtualLoop
@@ -69,9 +70,14 @@ class World:
         self.unexpected: list[str] = []
         self.latest: dict[str, SimRouter] = {}
         self.engines = FencedEngines()
+        self.operator = Operator(f"operator/{plan.kind}/{plan.seed}")
         self.checkers = Checkers(
-            lambda: self.lives, self.latest.values, data=lambda: self.net.store.server.data
+            lambda: self.lives,
+            self.latest.values,
+            data=lambda: self.net.store.server.data,
+            operator=self.operator,
         )
+        self.checkers.keeps_promises = self.kind.keeps_promises
         self.names = self._names()
         self.failsafe = self.rng.choice(self.kind.failsafe)
         self.hosts = {name: self._host(name) for name in self.names}
@@ -130,11 +136,18 @@ class World:
         self._watch()
         for name in self.hosts:
             self.net.at(self.rng.uniform(0.0, 0.5), self.spawn, name)
+        orders = asyncio.ensure_future(self._orders())
         await self._suffer()
         self.net.calm = True
         await self._heal()
+        orders.cancel()
         await self._settle()
         self.judge_end()
+
+    async def _orders(self) -> None:
+        """In every other run: each order is a snapshot more."""
+        if self.plan.seed % 2 == 0:
+            await self.operator.work(self.latest.values)
 
     def _watch(self) -> None:
         self.loop.on_step = self.checkers.after_event

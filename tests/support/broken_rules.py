@@ -19,6 +19,7 @@ from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState, LeaseView
 from narwhal.model.request import Counters
 from narwhal.model.settings import LeaseTimings
+from narwhal.monitor.maintenance import Maintenance
 from narwhal.policy import death
 from narwhal.policy.candidacy import Candidacy, ElectionSettings
 from narwhal.policy.claims import Truce, is_own
@@ -270,6 +271,11 @@ def _fresh_only(candidacy: Candidacy, now: float, inputs: Inputs) -> float:
     return _turn_at(candidacy, now, inputs)
 
 
+async def _stored_later(maintenance: Maintenance) -> str:
+    """What was done goes with the next snapshot, which is soon."""
+    return ""
+
+
 def _silent_for_shared_causes(truce: Truce, degraded: str, now: float) -> bool:
     """Who has yielded by claim may claim in the same truce."""
     return truce.holds(now) and not is_own(degraded)
@@ -351,6 +357,7 @@ BREAKS: Mapping[str, Break] = {
     ),
     "ReclaimsForEver": Break(changes=((Tenure, "reclaim", _reclaim_for_ever),)),
     "NoTruce": Break(changes=((Truce, "holds", lambda truce, now: False),)),
+    "AnswersBeforeStored": Break(changes=((Maintenance, "_store", _stored_later),)),
     "ClaimsBackInTruce": Break(changes=((Truce, "silences", _silent_for_shared_causes),)),
     "EpermIsDeath": _misread(lambda sight: sight.signalled is Signalled.FORBIDDEN),
     "ZombieIsDeath": _misread(lambda sight: sight.state == "Z"),

@@ -1,0 +1,112 @@
+"""An operator who drains engines at random times, and remembers what was promised: 200, and stored.
+
+The orders go through the production `Maintenance`. Engines are asked for nothing but which process they are:
+none comes back in these runs, so what was drained once must be out on every later owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from narwhal.engine.dialect import make_dialect
+from narwhal.errors import EngineUnreachable
+from narwhal.model.attestation import Attestation
+from narwhal.model.identity import EngineIdentity
+from narwhal.model.maintenance import DrainOrder, OrderOutcome
+from narwhal.monitor.judge import Judge
+from narwhal.monitor.maintenance import Maintenance
+from narwhal.monitor.probe_legs import Probed, ProbeLegs
+from narwhal.monitor.readmissions import Looking, Ownership
+from narwhal.ports import EngineReply
+from narwhal.runtime.probing import ProbeBooks
+from narwhal.telemetry.metrics import RouterMetrics
+from tests.simulation.engines import ENGINES
+
+if TYPE_CHECKING:
+    from tests.simulation.routers import SimRouter
+
+PAUSES_S = (1.0, 5.0)
+METRICS = RouterMetrics()
+
+
+class SilentEngines:
+    """The `ControlClient` port: nobody is there."""
+
+    async def get(self, iid: str, path: str, *, timeout_s: float) -> EngineReply:
+        raise EngineUnreachable("no engine answers here", iid=iid)
+
+    async def post(self, iid: str, path: str, *, body: bytes, timeout_s: float) -> EngineReply:
+        raise EngineUnreachable("no engine answers here", iid=iid)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+class SameProcesses:
+    """The `Identities` port: every engine is the process that it always was."""
+
+    async def identity(self, iid: str, *, timeout_s: float) -> EngineIdentity:
+        return EngineIdentity("1.0", 1.0)
+
+    async def attestation(self, iid: str, *, timeout_s: float) -> Attestation:
+        raise EngineUnreachable("there is no sidecar", iid=iid)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+def maintenance_of(router: SimRouter) -> Maintenance:
+    gate = router.parts.gate
+    fleet, probed = router.fleet, Probed("tiny", health_s=5.0, leg_s=5.0)
+    books = ProbeBooks(fleet.accounts, router.clock, taken=fleet.upkeep.taken)
+    dialect = make_dialect("vllm", "nixl")
+    looking = Looking(
+        ProbeLegs(SilentEngines(), dialect, gate=gate, probed=probed, books=books),
+        SameProcesses(),
+        attested=False,
+        timeout_s=5.0,
+        steps=lambda process: (),
+        ring=lambda members: [],
+    )
+    judge = Judge(router.fleet, gate=gate, recorder=router.scribe, metrics=METRICS, clock=router.clock)
+    ownership = Ownership(gate, router.parts.publisher, router.clock)
+    return Maintenance(looking, ownership, fleet=router.fleet, judge=judge)
+
+
+class Operator:
+    """Gives orders to whoever owns. `promised`: drained engine -> the latest deadline that was answered with
+    200 and is stored."""
+
+    def __init__(self, seed: str) -> None:
+        self._rng = random.Random(seed)
+        self.promised: dict[str, float] = {}
+
+    async def work(self, living: Callable[[], Collection[SimRouter]]) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(*PAUSES_S))
+            owner = next((router for router in living() if router.admits()), None)
+            if owner is not None:
+                iid, deadline_s = self._rng.choice(ENGINES).iid, self._rng.uniform(60.0, 600.0)
+                owner.main.spawn(self.drain(owner, iid, deadline_s))
+
+    async def drain(self, owner: SimRouter, iid: str, deadline_s: float = 300.0) -> None:
+        """One order. What a router that is dead or stands still would answer, nobody hears."""
+        answer = await owner.maintenance.drain(DrainOrder((iid,), deadline_s=deadline_s))
+        owner.trace(f"{owner.run} drain {iid}: {answer.outcome} {answer.error}{answer.not_durable}")
+        if answer.outcome is OrderOutcome.DONE and not answer.not_durable:
+            deadline_at = owner.fleet.upkeep.drains.record(iid).deadline_at
+            self.promised[iid] = max(self.promised.get(iid, 0.0), deadline_at or 0.0)
+
+    def lost_by(self, owner: SimRouter) -> str:
+        """What the present owner does not know of what was promised, "" for nothing."""
+        for iid, deadline_at in self.promised.items():
+            record = owner.fleet.upkeep.drains.record(iid)
+            if not record.out:
+                return f"{iid} was drained, and {owner.run} has it in placement"
+            if record.deadline_at is None or record.deadline_at < deadline_at:
+                return f"{iid} was drained until {deadline_at}, {owner.run} knows {record.deadline_at}"
+        return ""
