@@ -29,18 +29,22 @@ class HoldView:
 class EjectionView:
     """Why an engine is out, and how its newest readmission checks ended; `checks` are empty before any.
 
-    `step`: the check that failed last, "" before the first; `detail` what it said.
+    `step`: the check that failed last, "" before the first and while none does; `detail` what it said.
+    `waits`: every check passed, and it comes back with the others that are out.
     """
 
     reason: str
     step: str = ""
     detail: str = ""
     checks: tuple[Check, ...] = ()
+    waits: bool = False
 
     @property
     def sentence(self) -> str:
-        failed = f"; {self.step} failed: {self.detail}" if self.step else ""
-        return f"ejected: {self.reason}{failed}"
+        then = f"; {self.step} failed: {self.detail}" if self.step else ""
+        if self.waits:
+            then = "; every check passed, it waits for the others that are out"
+        return f"ejected: {self.reason}{then}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,13 +78,14 @@ class Ejections:
         out.step, out.detail, out.valid_at = step, detail, None
         return new
 
-    def passed(self, iid: str, now: float) -> bool:
+    def passed(self, iid: str, checks: tuple[Check, ...], *, now: float) -> bool:
         """Every check passed, and it waits for others. False: the engine is not out, or was valid before."""
         out = self._out.get(iid)
-        if out is None or out.valid_at is not None:
+        if out is None:
             return False
-        out.valid_at = now
-        return True
+        out.checks, out.step, out.detail = checks, "", ""
+        new, out.valid_at = out.valid_at is None, now if out.valid_at is None else out.valid_at
+        return new
 
     def drop(self, iid: str) -> Ejection | None:
         """In again. None: it was not out."""
@@ -124,7 +125,7 @@ class Ejections:
     def view(self) -> dict[str, EjectionView]:
         """Engine ID to why it is out, sorted."""
         return {
-            iid: EjectionView(out.reason, out.step, out.detail, out.checks)
+            iid: EjectionView(out.reason, out.step, out.detail, out.checks, waits=out.valid_at is not None)
             for iid, out in sorted(self._out.items())
         }
 

@@ -229,7 +229,7 @@ class Judgement:
         if evidence.checks and evidence.checks[-1].outcome == FAILED:
             return self.standings.returns.check_failed(iid, evidence.checks)
         self._suspicion.forget(iid)
-        return self.standings.returns.readmit(iid, now)
+        return self.standings.returns.readmit(iid, evidence.checks, now=now)
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
 

@@ -41,11 +41,11 @@ class Returns:
         name, detail = checks[-1].name, checks[-1].detail
         return (tell("readmission_failed", iid, reason=f"{name}: {detail}", check=name),)
 
-    def readmit(self, iid: str, now: float) -> Effects:
-        """Every readmission check passed. Not out: nothing."""
+    def readmit(self, iid: str, checks: tuple[Check, ...], *, now: float) -> Effects:
+        """Every one of these readmission checks passed. Not out: nothing."""
         if not self._together or self._around.eligible(now):
             return self._back((iid,))
-        new = self._ejections.passed(iid, now)
+        new = self._ejections.passed(iid, checks, now=now)
         asked = self.due(now)
         if not new:
             return asked

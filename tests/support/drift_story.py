@@ -82,7 +82,7 @@ def role_story() -> Iterator[Own]:
             yield own
             own.clock.now_s += 1.0
         for iid in out:
-            own.fleet.standings.returns.readmit(iid, own.clock.now())
+            own.fleet.standings.returns.readmit(iid, (), now=own.clock.now())
         own.fleet.control(own.clock.now())
         yield own
     for _ in range(2):

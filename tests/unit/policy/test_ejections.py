@@ -6,6 +6,8 @@ from narwhal.model.evidence import Check
 from narwhal.model.standing import EjectionView
 from narwhal.policy.ejections import CARRIED, Ejections
 
+GOOD = (Check("health", "passed"), Check("final_health", "passed"))
+
 
 def out(*iids: str) -> Ejections:
     ejections = Ejections(every_s=10.0)
@@ -32,7 +34,7 @@ def test_what_failed_is_told_once_until_it_is_another_or_the_engine_was_valid() 
     assert ejections.failed("e0", failing("health", "refused"))
     assert not ejections.failed("e0", failing("health", "refused"))
     assert ejections.failed("e0", failing("model", "no such model"))
-    ejections.passed("e0", 100.0)
+    ejections.passed("e0", GOOD, now=100.0)
     assert ejections.failed("e0", failing("model", "no such model"))
     assert not ejections.failed("e1", failing("model", "never out"))
 
@@ -49,27 +51,40 @@ def test_who_is_dropped_is_in_again() -> None:
 
 def test_the_valid_ones_wait_until_all_are_valid() -> None:
     ejections = out("d0", "p0")
-    assert ejections.passed("d0", 110.0)
-    assert not ejections.passed("d0", 111.0)
-    assert not ejections.passed("never", 111.0)
+    assert ejections.passed("d0", GOOD, now=110.0)
+    assert not ejections.passed("d0", GOOD, now=111.0)
+    assert not ejections.passed("never", GOOD, now=111.0)
     assert ejections.cohort(169.0, drained=NOBODY) == ()
-    ejections.passed("p0", 169.5)
+    ejections.passed("p0", GOOD, now=169.5)
     assert ejections.cohort(169.5, drained=NOBODY) == ("d0", "p0")
     assert ejections.engines() == ("d0", "p0"), "what they show together decides"
 
 
+def test_who_waits_shows_the_checks_that_it_passed_and_not_an_older_failure() -> None:
+    ejections = out("d0", "p0")
+    ejections.failed("d0", failing("health", "refused"))
+    ejections.passed("d0", GOOD, now=110.0)
+    seen = ejections.view()["d0"]
+    assert (seen.step, seen.checks) == ("", GOOD)
+    assert seen.sentence == (
+        "ejected: 3 connection failures; every check passed, it waits for the others that are out"
+    )
+    ejections.look_again(("d0",), 111.0)
+    assert ejections.view()["d0"].sentence == "ejected: 3 connection failures"
+
+
 def test_sixty_seconds_after_the_first_one_the_valid_ones_wait_no_longer() -> None:
     ejections = out("d0", "d1", "p0")
-    ejections.passed("d0", 110.0)
-    ejections.passed("d1", 140.0)
+    ejections.passed("d0", GOOD, now=110.0)
+    ejections.passed("d1", GOOD, now=140.0)
     assert ejections.cohort(169.9, drained=NOBODY) == ()
     assert ejections.cohort(170.0, drained=NOBODY) == ("d0", "d1")
 
 
 def test_a_drained_engine_is_nobody_to_wait_for() -> None:
     ejections = out("d0", "d1", "p0")
-    ejections.passed("d0", 110.0)
-    ejections.passed("d1", 110.0)
+    ejections.passed("d0", GOOD, now=110.0)
+    ejections.passed("d1", GOOD, now=110.0)
     assert ejections.cohort(111.0, drained={"p0"}) == ("d0", "d1")
     assert ejections.cohort(111.0, drained={"d1"}) == ()
     assert ejections.valid({"d1"}) == ("d0",)
@@ -77,8 +92,8 @@ def test_a_drained_engine_is_nobody_to_wait_for() -> None:
 
 def test_one_that_fails_a_later_check_waits_no_longer_and_its_time_goes_with_it() -> None:
     ejections = out("d0", "d1", "p0")
-    ejections.passed("d0", 110.0)
-    ejections.passed("d1", 140.0)
+    ejections.passed("d0", GOOD, now=110.0)
+    ejections.passed("d1", GOOD, now=140.0)
     ejections.failed("d0", failing("health", "refused"))
     assert ejections.cohort(199.9, drained=NOBODY) == ()
     assert ejections.cohort(200.0, drained=NOBODY) == ("d1",)
@@ -86,7 +101,7 @@ def test_one_that_fails_a_later_check_waits_no_longer_and_its_time_goes_with_it(
 
 def test_one_of_whom_nothing_was_shown_is_looked_at_again_at_once() -> None:
     ejections = out("d0", "d1")
-    ejections.passed("d0", 105.0)
+    ejections.passed("d0", GOOD, now=105.0)
     ejections.look_again(("d0", "never"), 105.5)
     assert (ejections.valid(NOBODY), ejections.due(105.5)) == ((), ("d0",))
 

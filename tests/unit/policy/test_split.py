@@ -110,7 +110,7 @@ def test_a_move_to_decode_is_a_risk_event_and_one_to_prefill_is_none() -> None:
     assert one.export(NOW).demand_risk is None
     for iid in ("d1", "d2"):
         without(one, iid)
-    one.standings.returns.readmit("p0", NOW)
+    one.standings.returns.readmit("p0", (), now=NOW)
     assert told(one.control(NOW)) == [("role_change", "d0", "decode", True)]
     assert one.export(NOW + 2.0).demand_risk == {
         "kind": "move_to_decode",
