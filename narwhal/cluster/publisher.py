@@ -102,8 +102,10 @@ class Publisher:
             if pen.sent is not None:
                 self._mirror.adopt(self._document(pen), LogPosition(pen.epoch, pen.n))
 
-    async def first_write(self) -> bool:
+    async def first_write(self, *, insist: bool = True) -> bool:
         """The write that proves the ownership to a successor; True: the gate may open.
+
+        Without `insist` one that gets no answer is not repeated.
 
         If the store refuses writes for a reason of its own for a second (a full server), a renewal
         confirmed after this began counts instead. Bounded by the lease's deadline.
@@ -116,6 +118,8 @@ class Publisher:
                 return isinstance(await self.snapshot(), Published)
             except StoreError as error:
                 self.blocked = str(error)
+                if not insist:
+                    return False
             now, grip = self._ports.clock.now(), self._gate.grip
             if grip is None or now >= grip.valid_until:
                 return False
@@ -123,6 +127,13 @@ class Publisher:
                 return True
             await self._ports.clock.sleep(RETRY_S)
         return False
+
+    @property
+    def may_write(self) -> bool:
+        """The ownership that has begun is alive, and its lease has not run out."""
+        pen, grip = self._pen, self._gate.grip
+        alive = pen is not None and self._gate.alive(pen.token)
+        return alive and grip is not None and self._ports.clock.now() < grip.valid_until
 
     @property
     def owning(self) -> bool:

@@ -31,7 +31,9 @@ from narwhal.ports import HandoffStore
 
 R = TypeVar("R")
 READ_S = 0.5
-"""Most that reading the store may take before the opening."""
+"""Most that one reading of the store may take before the opening."""
+LOOKS = 3
+"""Readings of a silent store before the first write is tried all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,29 @@ class Takeover:
         self.plan: OpeningPlan | None = None
         """The last opening plan; `notes` are its sentences, for the journal."""
         self.notes: tuple[str, ...] = ()
+        self._unread = False
 
     async def prepare(self, granted: Granted, saved: Saved) -> bool:
-        """Restores and makes the first fenced write; True: the gate may open."""
+        """Restores and makes the first fenced write; True: the gate may open.
+
+        A store that cannot be read is asked again before the write, which goes over the same connection and
+        would not come through either: what the store has may be newer than the mirror. Not for ever: old
+        state is better than no owner.
+        """
+        looks = 0
+        while True:
+            whole, looks = await self._restore(granted, saved), looks + 1
+            if not whole and looks < LOOKS and self._publisher.may_write:
+                continue
+            if await self._publisher.first_write(insist=whole):
+                return True
+            if whole or not self._publisher.may_write:
+                return False
+
+    async def _restore(self, granted: Granted, saved: Saved) -> bool:
+        """From the newest of what is at hand. False: the store did not tell all that it has."""
         self.introduce()
+        self._unread = False
         until = self._clock.now() + READ_S
         stored = await self._bounded(self._stored, until=until)
         plan = self._plan(stored, saved)
@@ -84,7 +105,7 @@ class Takeover:
             # What was answered before the engines owed a check is not remembered.
             self.introduce()
         self._publisher.begin(granted.token, granted.epoch, n=top.n if top.epoch == granted.epoch else 1)
-        return await self._publisher.first_write()
+        return not self._unread
 
     def _plan(self, stored: SavedState | None, saved: Saved) -> OpeningPlan:
         now, identity = self._clock.now(), self._state.identity
@@ -110,12 +131,15 @@ class Takeover:
     async def _bounded(self, read: Callable[[float], Awaitable[R]], *, until: float) -> R | None:
         """What the store says before `until`; None if it does not, or says what cannot be read."""
         left = until - self._clock.now()
-        if left <= 0:
-            return None
         try:
-            return await read(left)
-        except (StoreError, SavedStateError):
-            return None
+            if left > 0:
+                return await read(left)
+        except SavedStateError:
+            return None  # it will not be read better another time
+        except StoreError:
+            pass
+        self._unread = True
+        return None
 
     async def _stored(self, left: float) -> SavedState | None:
         stored = await self._handoffs.load(timeout_s=left)

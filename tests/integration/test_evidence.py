@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
+from math import inf
 from typing import Any
 
 import pytest
@@ -55,13 +56,17 @@ async def test_legs_that_end_well_are_said_once_each():
     assert isinstance(prefill, LegSucceeded)
     assert (prefill.iid, prefill.leg, prefill.peer) == ("e0", P, "")
     assert prefill.remote_engine_id, "the producer's own ID as its KV handoff names it"
-    assert decode == LegSucceeded("e1", D, peer="e0")
+    assert isinstance(decode, LegSucceeded)
+    assert decode == LegSucceeded("e1", D, peer="e0", began=decode.began)
+    assert decode.began < inf, "when it was dispatched is told of a decode"
 
 
 async def test_a_decode_on_its_producer_crossed_nothing():
     async with fleet("p", engine=CHEAP) as (rig, _):
         await rig.http.post(COMPLETIONS, json=PROMPT)
-        assert rig.heard.evidence[1] == LegSucceeded("e0", D, peer="")
+        decode = rig.heard.evidence[1]
+        assert isinstance(decode, LegSucceeded)
+        assert (decode.iid, decode.leg, decode.peer) == ("e0", D, "")
 
 
 async def test_a_count_that_came_says_nothing():
