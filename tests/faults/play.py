@@ -26,7 +26,8 @@ OUT_S = 12.0
 """How long one that must take it out is waited for."""
 LINGER_S = 0.8
 """After the verdict: long enough for a readmission to be tried in vain."""
-BACK_S = 20.0
+BACK_S = 40.0
+"""KV that nobody pulled weighs on its producer for the 30 s of its lease: it may be chosen only then."""
 TAKES_OUT = ("hold", "ejection")
 POLL_S = 0.05
 STANDSTILL_S = 0.08

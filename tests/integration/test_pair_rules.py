@@ -71,7 +71,9 @@ class Site:
 
     def sound(self) -> bool:
         state = self.router.state()
-        troubled = state["quarantined"], state["ejected"], state["edges"], state["breaker"]["verifying"]
+        # An edge that is not avoided keeps its count until traffic crosses it.
+        avoided = [edge for edge in state["edges"] if edge["avoided"]]
+        troubled = state["quarantined"], state["ejected"], avoided, state["breaker"]["verifying"]
         return not any(troubled)
 
 
