@@ -128,12 +128,10 @@ class Publisher:
             await self._ports.clock.sleep(RETRY_S)
         return False
 
-    @property
-    def may_write(self) -> bool:
-        """The ownership that has begun is alive, and its lease has not run out."""
-        pen, grip = self._pen, self._gate.grip
-        alive = pen is not None and self._gate.alive(pen.token)
-        return alive and grip is not None and self._ports.clock.now() < grip.valid_until
+    def may_write(self, token: str) -> bool:
+        """The ownership under this token is alive, and its lease has not run out."""
+        grip = self._gate.grip
+        return self._gate.alive(token) and grip is not None and self._ports.clock.now() < grip.valid_until
 
     @property
     def owning(self) -> bool:

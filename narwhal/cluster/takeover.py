@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TypeVar
 
 from narwhal.clock import Clock
 from narwhal.cluster.flush import TotalsFlusher
 from narwhal.cluster.mirror import Mirror
-from narwhal.cluster.publisher import Publisher
+from narwhal.cluster.publisher import RETRY_S, Publisher
 from narwhal.cluster.state import OwnState
-from narwhal.errors import SavedStateError, StoreError
+from narwhal.errors import SavedStateError, StoreDamaged, StoreError
 from narwhal.model.handoff import CheckpointRecord, EntryKind, LogEntry, LogPosition
 from narwhal.policy.handoff_codec import apply
 from narwhal.policy.intents import Granted
@@ -46,6 +47,39 @@ class Saved:
     resume: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`plan` and `top`: with the log's deltas, and its end. `whole`: nothing of both is missing because the
+    store gave no answer."""
+
+    plan: OpeningPlan
+    top: LogPosition
+    totals_known: bool
+    whole: bool
+
+
+class Reading:
+    """One reading of the store, in `READ_S` for all that is asked. `silent`: something was not answered."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.silent = False
+        self._clock = clock
+        self._until = clock.now() + READ_S
+
+    async def ask(self, read: Callable[[float], Awaitable[R]]) -> R | None:
+        """What the store says; None if it does not, or says what cannot be read."""
+        left = self._until - self._clock.now()
+        try:
+            if left > 0:
+                return await read(left)
+        except (SavedStateError, StoreDamaged):
+            return None  # it will not be read better another time
+        except StoreError:
+            pass
+        self.silent = True
+        return None
+
+
 class Takeover:
     """Prepares one ownership. Main loop only."""
 
@@ -68,7 +102,6 @@ class Takeover:
         self.plan: OpeningPlan | None = None
         """The last opening plan; `notes` are its sentences, for the journal."""
         self.notes: tuple[str, ...] = ()
-        self._unread = False
 
     async def prepare(self, granted: Granted, saved: Saved) -> bool:
         """Restores and makes the first fenced write; True: the gate may open.
@@ -77,35 +110,37 @@ class Takeover:
         would not come through either: what the store has may be newer than the mirror. Not for ever: old
         state is better than no owner.
         """
-        looks = 0
-        while True:
-            whole, looks = await self._restore(granted, saved), looks + 1
-            if not whole and looks < LOOKS and self._publisher.may_write:
-                continue
-            if await self._publisher.first_write(insist=whole):
-                return True
-            if whole or not self._publisher.may_write:
-                return False
-
-    async def _restore(self, granted: Granted, saved: Saved) -> bool:
-        """From the newest of what is at hand. False: the store did not tell all that it has."""
         self.introduce()
-        self._unread = False
-        until = self._clock.now() + READ_S
-        stored = await self._bounded(self._stored, until=until)
+        for look in count(1):
+            seen = await self._look(saved)
+            if seen.whole or look >= LOOKS:
+                self._restore(granted, seen)
+                if await self._publisher.first_write(insist=seen.whole):
+                    return True
+            if seen.whole or not self._publisher.may_write(granted.token):
+                return False
+            await self._clock.sleep(RETRY_S)
+        raise AssertionError("looks are counted without end")
+
+    async def _look(self, saved: Saved) -> Seen:
+        """What is at hand now, with what the store says of it."""
+        reading = Reading(self._clock)
+        stored = await reading.ask(self._stored)
         plan = self._plan(stored, saved)
-        plan, top = await self._bounded(lambda left: self._follow(plan, left), until=until) or (
-            plan,
-            plan.upto,
-        )
-        known = await self._bounded(self._learn, until=until)
-        self.notes = self._state.restore(plan, totals_known=known is not None)
+        followed = await reading.ask(lambda left: self._follow(plan, left))
+        plan, top = followed or (plan, plan.upto)
+        whole = not reading.silent
+        known = await reading.ask(self._learn)  # a write: a full server refuses it and has told all the same
+        return Seen(plan, top, totals_known=known is not None, whole=whole)
+
+    def _restore(self, granted: Granted, seen: Seen) -> None:
+        plan, top = seen.plan, seen.top
+        self.notes = self._state.restore(plan, totals_known=seen.totals_known)
         self.plan = plan
         if plan.cautious:
             # What was answered before the engines owed a check is not remembered.
             self.introduce()
         self._publisher.begin(granted.token, granted.epoch, n=top.n if top.epoch == granted.epoch else 1)
-        return not self._unread
 
     def _plan(self, stored: SavedState | None, saved: Saved) -> OpeningPlan:
         now, identity = self._clock.now(), self._state.identity
@@ -127,19 +162,6 @@ class Takeover:
             return None
 
     # --- the store, within the time that is left -------------------------------------------------
-
-    async def _bounded(self, read: Callable[[float], Awaitable[R]], *, until: float) -> R | None:
-        """What the store says before `until`; None if it does not, or says what cannot be read."""
-        left = until - self._clock.now()
-        try:
-            if left > 0:
-                return await read(left)
-        except SavedStateError:
-            return None  # it will not be read better another time
-        except StoreError:
-            pass
-        self._unread = True
-        return None
 
     async def _stored(self, left: float) -> SavedState | None:
         stored = await self._handoffs.load(timeout_s=left)

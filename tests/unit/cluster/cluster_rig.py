@@ -53,17 +53,19 @@ class DeadFeed(MemoryFeed):
 
 class TroubledHandoffs(ScriptHandoffStore):
     """The store with writes that fail on order. `mute`: they happen, but no answer comes; `slow`: no
-    answer about the totals. `loads` counts how often the document was read."""
+    answer about the totals; `deaf`: none to who reads the document. `loads` counts how often it was read."""
 
-    __slots__ = ("full", "loads", "mute", "slow")
+    __slots__ = ("deaf", "full", "loads", "mute", "slow")
 
     def __init__(self, runner: MemoryRunner, cluster: str) -> None:
         super().__init__(runner, cluster)
-        self.full = self.mute = self.slow = False
+        self.deaf = self.full = self.mute = self.slow = False
         self.loads = 0
 
     async def load(self, *, timeout_s: float) -> StoredHandoff | None:
         self.loads += 1
+        if self.deaf:
+            raise StoreUnreachable("no answer")
         return await super().load(timeout_s=timeout_s)
 
     async def publish(self, request: PublishRequest, *, timeout_s: float) -> PublishReply:

@@ -12,8 +12,12 @@ from narwhal.model.engine import Role
 from narwhal.model.evidence import HealthProbed, ProbeOutcome
 from narwhal.model.request import Outcome
 from narwhal.policy.handoff_codec import decode, encode
-from tests.unit.cluster.cluster_rig import Scene, play
+from tests.unit.cluster.cluster_rig import DeadFeed, Scene, play
 from tests.unit.cluster.test_membership import SWAPPED, change_roles
+
+BACK = {"e0": Role.DECODE, "e1": Role.PREFILL}
+FEW = 20
+"""Readings, those of the mirror beside the opening's too; one that does not pause makes thousands."""
 
 
 @pytest.mark.parametrize(("max_age_s", "owing"), [(30.0, ()), (2.0, ("e0", "e1"))])
@@ -39,6 +43,49 @@ def test_old_state_never_keeps_a_router_from_owning_but_its_engines_owe_checks(
         for iid in owing:
             second.fleet.step(HealthProbed(iid, ProbeOutcome.GOOD), 0.0)
         assert second.fleet.available(0.0) == ("e0", "e1")
+
+    play(script)
+
+
+def test_a_store_that_was_silent_is_read_again_before_the_first_write() -> None:
+    """What the successor could not read at once is newer than its mirror."""
+
+    async def script(scene: Scene) -> None:
+        first = await scene.owner("r0")
+        change_roles(first, SWAPPED)
+        first.totals.finished(Outcome.SERVED)
+        await first.parts.publisher.snapshot()
+        second = scene.router("r1", feed=DeadFeed(scene.server))
+        second.start()
+        await scene.clock.sleep(1.0)
+        second.handoffs.deaf = True
+        change_roles(first, BACK)
+        await first.parts.publisher.snapshot()
+        first.kill()
+        await scene.until(lambda: second.parts.gate.sight.state is RouterState.RESTORING)
+        looked = second.handoffs.loads
+        await scene.until(lambda: second.handoffs.loads > looked)
+        second.handoffs.deaf = False
+        await scene.until(lambda: second.owns, limit_s=1.0)
+        assert second.fleet.roles() == BACK
+        assert (await scene.stored()).epoch == second.parts.gate.epoch
+
+    play(script)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["written", "full for a second"])
+def test_a_store_that_is_never_read_is_asked_a_few_times_and_owned_all_the_same(full: bool) -> None:
+    """A full one refuses totals and the first write, and has told all the same."""
+
+    async def script(scene: Scene) -> None:
+        router = scene.router("r0", feed=DeadFeed(scene.server))
+        router.start()
+        await scene.clock.sleep(1.0)
+        router.handoffs.deaf, router.handoffs.full, router.handoffs.slow = not full, full, full
+        await scene.until(lambda: router.parts.gate.sight.state is RouterState.RESTORING)
+        before = router.handoffs.loads
+        await scene.until(lambda: router.owns, limit_s=4.0)
+        assert router.handoffs.loads - before <= FEW
 
     play(script)
 
