@@ -21,7 +21,7 @@ from narwhal.api.json_body import parse_object
 from narwhal.errors import BadRequest, RequestError, TooLarge
 from narwhal.model.cluster_view import ClusterStatus
 from narwhal.model.handover import LifecycleView, PledgeAnswer, PledgeQuestion, YieldAnswer, YieldOutcome
-from narwhal.model.maintenance import DrainOrder, OrderAnswer, OrderOutcome
+from narwhal.model.maintenance import DEADLINE_S, DrainOrder, OrderAnswer, OrderOutcome
 from narwhal.model.plain_text import shown
 from narwhal.model.wire_json import is_huge_integer
 
@@ -29,8 +29,6 @@ BODY_BYTES = 64 * 1024
 """Orders are small."""
 LONGEST_PLEDGE_S = 3600.0
 EPOCHS = 2**53
-DEADLINE_S = 300.0
-"""Of a drain that names none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,10 +105,14 @@ class OrderAnswer:
     not_durable: str = ""
 
 
+DEADLINE_S = 300.0
+"""Of a drain that names none (http-api.md section 5)."""
+
+
 @dataclass(frozen=True, slots=True)
 class DrainOrder:
     """What an operator asks for. `engines` in the order given; `wave`: the whole fleet."""
 
     engines: tuple[str, ...]
     wave: bool = False
-    deadline_s: float = 300.0
+    deadline_s: float = DEADLINE_S

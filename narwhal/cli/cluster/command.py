@@ -8,14 +8,11 @@ import contextlib
 import importlib
 import json
 import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
-from rich.live import Live
+from rich.console import RenderableType
 from rich.text import Text
 
 from narwhal.cli.asking import CommandFailed, router_document
@@ -27,6 +24,7 @@ from narwhal.cli.cluster.tables import history_view, status_view
 from narwhal.cli.cluster.target import Target, read_records, reader_of, target_of
 from narwhal.cli.cluster.timings import timings_document, timings_view
 from narwhal.cli.terminal import plain_console
+from narwhal.cli.watching import Watched, watch
 from narwhal.config.options import given_options
 from narwhal.errors import ConfigError, StoreProtocolError, StoreUnreachable
 
@@ -113,43 +111,14 @@ def _history(options: argparse.Namespace, env: Mapping[str, str]) -> None:
 
 def _watch(options: argparse.Namespace, env: Mapping[str, str]) -> None:
     target = target_of(options, env)
+    watched = Watched(
+        lambda: _look(target),
+        status_view,
+        silent=(StoreUnreachable, CommandFailed),
+        says="narwhal cluster watch: {at}: no answer: {error}",
+    )
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(_watch_for_ever(options, target))
-
-
-async def _watch_for_ever(options: argparse.Namespace, target: Target) -> None:
-    """Until Ctrl-C; a store or router that is away is said, and asked again."""
-    task = asyncio.current_task()
-    assert task is not None
-    # By hand: a shell starts background jobs with SIGINT ignored, and asyncio.run leaves it at that.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    if options.json:
-        while True:
-            await _tell_one(target)
-            await asyncio.sleep(options.every)
-    with Live(console=plain_console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
-        while True:
-            live.update(await _frame(_look(target)), refresh=True)
-            await asyncio.sleep(options.every)
-
-
-async def _tell_one(target: Target) -> None:
-    """One document a line; silence goes to standard error, so that what reads the documents goes on."""
-    try:
-        print(json.dumps(await _look(target)), flush=True)
-    except (StoreUnreachable, CommandFailed) as error:
-        at = datetime.now(UTC).strftime("%H:%M:%S UTC")
-        print(f"narwhal cluster watch: {at}: no answer: {error}", file=sys.stderr, flush=True)
-
-
-async def _frame(look: Awaitable[Document]) -> RenderableType:
-    at = datetime.now(UTC).strftime("%H:%M:%S UTC")
-    try:
-        seen = status_view(await look)
-    except (StoreUnreachable, CommandFailed) as error:
-        seen = Text(f"no answer: {error}")
-    return Group(Text(f"{at}   Ctrl-C ends"), Text(), seen)
+        asyncio.run(watch(watched, every_s=options.every, as_json=options.json))
 
 
 # --- orders ------------------------------------------------------------------------------------------

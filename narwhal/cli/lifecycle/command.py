@@ -7,15 +7,9 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
-
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
 
 from narwhal.cli.asking import DEFAULT_ROUTER, CommandFailed, Document, Order, control_key, named_router
 from narwhal.cli.lifecycle.options import drain_parser, lifecycle_parser, readmit_parser
@@ -34,6 +28,7 @@ from narwhal.cli.lifecycle.waiting import (
     until_readmitted,
 )
 from narwhal.cli.terminal import plain_console
+from narwhal.cli.watching import Watched, watch
 from narwhal.errors import ConfigError
 
 DONE: Final = 0
@@ -156,8 +151,10 @@ def _tell(options: argparse.Namespace, told: Told, *, not_durable: str) -> int:
 
 async def _lifecycle(options: argparse.Namespace, routers: Routers) -> int:
     if options.watch:
+        says = f"{options.program}: {{at}}: {{error}}"
+        watched = Watched(routers.document, lifecycle_view, silent=(CommandFailed,), says=says)
         with contextlib.suppress(asyncio.CancelledError):
-            await _watch(options, routers)
+            await watch(watched, every_s=options.every, as_json=options.json)
         return DONE
     document = await routers.document()
     if options.json:
@@ -165,39 +162,3 @@ async def _lifecycle(options: argparse.Namespace, routers: Routers) -> int:
     else:
         plain_console().print(lifecycle_view(document))
     return DONE
-
-
-async def _watch(options: argparse.Namespace, routers: Routers) -> None:
-    """Until Ctrl-C; routers that are away are said, and asked again."""
-    task = asyncio.current_task()
-    assert task is not None
-    # By hand: a shell starts background jobs with SIGINT ignored, and asyncio.run leaves it at that.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    if options.json:
-        while True:
-            await _tell_one(options, routers)
-            await asyncio.sleep(options.every)
-    with Live(console=plain_console(), auto_refresh=False, screen=sys.stdout.isatty()) as live:
-        while True:
-            live.update(await _frame(routers), refresh=True)
-            await asyncio.sleep(options.every)
-
-
-async def _tell_one(options: argparse.Namespace, routers: Routers) -> None:
-    try:
-        print(json.dumps(await routers.document()), flush=True)
-    except CommandFailed as error:
-        _failed(options.program, f"{_now()}: {error}", status=FAILED)
-
-
-async def _frame(routers: Routers) -> RenderableType:
-    try:
-        seen = lifecycle_view(await routers.document())
-    except CommandFailed as error:
-        seen = Text(f"no answer: {error}")
-    return Group(Text(f"{_now()}   Ctrl-C ends"), Text(), seen)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%H:%M:%S UTC")

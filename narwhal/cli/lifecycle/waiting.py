@@ -24,6 +24,7 @@ from narwhal.cli.lifecycle.verdict import (
     past_deadline,
     readmitted,
 )
+from narwhal.model.maintenance import DEADLINE_S
 
 DRAIN: Final = "/narwhal/lifecycle/drain"
 READMIT: Final = "/narwhal/lifecycle/readmit"
@@ -33,8 +34,6 @@ POLL_S: Final = 0.5
 AGAIN_S: Final = 2.0
 PATIENCE_S: Final = 60.0
 """A fleet without an owner for longer is no takeover that is under way."""
-DEADLINE_S: Final = 300.0
-"""Of a drain whose operator named none (http-api.md section 5)."""
 SHORTEST_S: Final = 0.001
 """A deadline that has passed is not made later by another order."""
 SIDECAR_S: Final = 20.0
