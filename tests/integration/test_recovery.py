@@ -12,23 +12,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from narwhal.cluster.local import LocalGate
-from narwhal.engine.client import ClientSettings, LeanClient
 from narwhal.engine.control import LeanControl
-from narwhal.engine.wheel import never
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, LegFailed
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.loop import MonitorLoop, PassRecord
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
-from narwhal.runtime.probing import Probing, ProbingParts
-from narwhal.serving.decodes import OpenDecodes
+from narwhal.runtime.probing import Probing
 from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
-from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.engines import engines_here
+from tests.support.probing_rig import wired
 from tests.support.scripted import until
 from tests.support.serving import specs
 from tests.support.settings import engine_settings, fleet_config, handoff_document, recovery_settings
@@ -106,30 +102,17 @@ async def watched(count: int = 3, *, connections: int = 16, **recovery: Any) -> 
             engine=engine_settings(health_timeout_s=BUDGET_S, first_token_timeout_s=BUDGET_S),
             recovery=recovery_settings(**{"readmit_every": EVERY, "liveness_every": 0, **recovery}),
         )
-        clock, gate, recorder, metrics = TickingClock(), LocalGate(), MemoryRecorder(), RouterMetrics()
-        fleet = Fleet(config, {})
-        client = LeanClient(config.engines, ClientSettings(16, 1 << 20))
-        control = LeanControl(config.engines, connections=connections, connect_timeout_s=1.0)
-        judge = Judge(fleet, gate=gate, recorder=recorder, metrics=metrics, clock=clock)
-        parts = ProbingParts(
-            control,
-            OpenDecodes(clock).quiet_s,
-            fleet,
-            judge=judge,
-            gate=gate,
-            clock=clock,
-            stood_still_s=never,
-        )
-        probing = Probing(config, parts)
-        stages = probing.stages(everyone=lambda: False)
+        own = wired(config, connections=connections)
+        stages = own.probing.stages(everyone=lambda: False)
         monitoring = Monitoring(limit=1, stages=[stage.name for stage in stages])
-        record = PassRecord(monitoring, recorder, metrics)
-        loop = MonitorLoop(stages, record, gate=gate, clock=clock, interval_s=1.0)
-        yield Router(list(stands), clock, fleet, judge, recorder, probing, control, loop)
+        record = PassRecord(monitoring, own.recorder, own.metrics)
+        loop = MonitorLoop(stages, record, gate=own.gate, clock=own.clock, interval_s=1.0)
+        yield Router(
+            list(stands), own.clock, own.fleet, own.judge, own.recorder, own.probing, own.control, loop
+        )
         for stage in stages:
             await stage.aclose()
-        await probing.aclose()
-        await client.aclose()
+        await own.probing.aclose()
         assert not monitoring.degraded, monitoring.reason
 
 

@@ -12,22 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from narwhal.cluster.local import LocalGate
-from narwhal.engine.client import ClientSettings, LeanClient
-from narwhal.engine.control import LeanControl
-from narwhal.engine.wheel import never
 from narwhal.model.lease import PublishReply
 from narwhal.model.maintenance import DrainOrder, DrainRecord, OrderAnswer
 from narwhal.monitor.drains import DrainsStage
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.maintenance import Maintenance
 from narwhal.policy.fleet import Fleet
-from narwhal.runtime.probing import Probing, ProbingParts
-from narwhal.serving.decodes import OpenDecodes
 from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
-from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.engines import call, engines_here
+from tests.support.probing_rig import wired
 from tests.support.router import Router
 from tests.support.serving import specs
 from tests.support.settings import engine_settings, fleet_config, recovery_settings
@@ -117,27 +112,14 @@ async def rig(count: int = 3, *, pinned: bool = False, **recovery: Any) -> Async
             engine=engine_settings(health_timeout_s=BUDGET_S, first_token_timeout_s=BUDGET_S),
             recovery=recovery_settings(**recovery),
         )
-        clock, gate, recorder, metrics = TickingClock(), LocalGate(), MemoryRecorder(), RouterMetrics()
-        fleet = Fleet(config, {})
-        client = LeanClient(config.engines, ClientSettings(16, 1 << 20))
-        control = LeanControl(config.engines, connections=16, connect_timeout_s=1.0)
-        judge = Judge(fleet, gate=gate, recorder=recorder, metrics=metrics, clock=clock)
-        parts = ProbingParts(
-            control,
-            OpenDecodes(clock).quiet_s,
-            fleet,
-            judge=judge,
-            gate=gate,
-            clock=clock,
-            stood_still_s=never,
-        )
-        probing, disk = Probing(config, parts), Disk()
-        maintenance = probing.maintenance(disk)
+        own, disk = wired(config), Disk()
+        maintenance = own.probing.maintenance(disk)
         stage = DrainsStage(maintenance)
-        yield Rig(list(stands), clock, gate, fleet, recorder, maintenance, stage, disk, judge)
+        yield Rig(
+            list(stands), own.clock, own.gate, own.fleet, own.recorder, maintenance, stage, disk, own.judge
+        )
         await stage.aclose()
-        await probing.aclose()
-        await client.aclose()
+        await own.probing.aclose()
 
 
 def post(router: Router, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
