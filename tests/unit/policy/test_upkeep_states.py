@@ -6,19 +6,11 @@ from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
     Check,
-    Evidence,
-    FailureClass,
-    HealthProbed,
-    InferenceProbed,
-    LegFailed,
-    LegSucceeded,
-    LivenessSwept,
-    ProbeOutcome,
     Validated,
 )
 from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WorkLeft
@@ -26,32 +18,25 @@ from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import ORDER
 from narwhal.policy.travel import Opening
+from tests.support.maintained_fleet import IIDS, MaintainedFleet, iids
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
-
-IIDS = ("p0", "p1", "d0", "d1")
-iids = st.sampled_from(IIDS)
-outcomes = st.sampled_from(ProbeOutcome)
 
 
 def new_fleet() -> Fleet:
     return fleet_of(" ".join(IIDS), pinned="d1", failure_quarantine_s=5.0, liveness_misses=2)
 
 
-class Upkeep(RuleBasedStateMachine):
+class Upkeep(MaintainedFleet):
     """`out`: drained and not brought back by every check, as the model knows it from what it ordered."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 100.0
         self.fleet = new_fleet()
         self.out: set[str] = set()
         self.captured: dict[str, float] = {}
         self.ready: set[str] = set()
         self.deadline_at: dict[str, float] = {}
-
-    def state(self, iid: str) -> DrainState:
-        return self.fleet.upkeep.drains.record(iid).state
 
     # --- orders ----------------------------------------------------------------------------------
 
@@ -103,33 +88,9 @@ class Upkeep(RuleBasedStateMachine):
 
     # --- everything else -------------------------------------------------------------------------
 
-    def step(self, evidence: Evidence) -> None:
-        self.fleet.step(evidence, self.now)
-
-    @rule(iid=iids, failure=st.sampled_from((FailureClass.STREAM, FailureClass.CONNECTION)))
-    def legs_fail(self, iid: str, failure: FailureClass) -> None:
-        for _ in range(3):
-            self.step(LegFailed(iid, Leg.DECODE, failure, "way", "it broke"))
-
-    @rule(iid=iids)
-    def an_automatic_validation_is_good(self, iid: str) -> None:
-        self.step(Validated(iid, tuple(Check(name, "passed") for name in ORDER)))
-
-    @rule(iid=iids, outcome=outcomes)
-    def it_is_looked_at(self, iid: str, outcome: ProbeOutcome) -> None:
-        for evidence in (
-            HealthProbed(iid, outcome),
-            InferenceProbed(iid, outcome),
-            LivenessSwept(iid, outcome),
-            LegSucceeded(iid, Leg.DECODE),
-        ):
-            self.step(evidence)
-
     @rule(seconds=st.sampled_from((0.5, 6.0, 40.0)))
     def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-        self.fleet.tick(self.now)
-        self.fleet.upkeep.expire(self.now)
+        self.pass_time(seconds)
 
     @rule(cautious=st.booleans())
     def another_owner(self, cautious: bool) -> None:

@@ -6,20 +6,12 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
     Check,
     CohortProved,
     Evidence,
-    FailureClass,
-    HealthProbed,
-    InferenceProbed,
-    LegFailed,
-    LegSucceeded,
-    LivenessSwept,
-    ProbeOutcome,
     Validated,
 )
 from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WaveState, WorkLeft
@@ -27,14 +19,12 @@ from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import ORDER
 from narwhal.policy.travel import Opening
+from tests.support.maintained_fleet import IIDS, WELL, MaintainedFleet, iids
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
 
-IIDS = ("p0", "p1", "d0", "d1")
 WAVE = DrainOrder((), wave=True, deadline_s=50.0)
-WELL = tuple(Check(name, "passed") for name in ORDER)
 
-iids = st.sampled_from(IIDS)
 passed = st.integers(0, len(ORDER))
 
 
@@ -46,12 +36,11 @@ def ended(iid: str, passed: int, *, conclusive: bool = True) -> Validated:
     return Validated(iid, checks, conclusive=conclusive)
 
 
-class Waves(RuleBasedStateMachine):
+class Waves(MaintainedFleet):
     """`held`: a wave is drained or required, as the model knows it from what it did and what was told."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 100.0
         self.number = 0
         self.held = False
         self.on: str | None = None
@@ -67,9 +56,6 @@ class Waves(RuleBasedStateMachine):
 
     def new_fleet(self) -> Fleet:
         return fleet_of(" ".join(IIDS), pinned="d1", liveness_misses=2, engine_restart_policy=self.policy)
-
-    def state(self, iid: str) -> DrainState:
-        return self.fleet.upkeep.drains.record(iid).state
 
     def validating(self) -> bool:
         return all(self.state(iid) is DrainState.VALIDATING for iid in IIDS)
@@ -194,38 +180,17 @@ class Waves(RuleBasedStateMachine):
 
     def step(self, evidence: Evidence) -> None:
         before = self.fleet.standing(self.now).ejected
-        self.fleet.step(evidence, self.now)
+        super().step(evidence)
         if self.policy == "whole_wave" and set(self.fleet.standing(self.now).ejected) - set(before):
             self.held = True
-
-    @rule(iid=iids, failure=st.sampled_from((FailureClass.STREAM, FailureClass.CONNECTION)))
-    def legs_fail(self, iid: str, failure: FailureClass) -> None:
-        for _ in range(3):
-            self.step(LegFailed(iid, Leg.DECODE, failure, "way", "it broke"))
-
-    @rule(iid=iids)
-    def an_automatic_validation_is_good(self, iid: str) -> None:
-        self.step(Validated(iid, WELL))
 
     @rule()
     def a_cohort_is_good(self) -> None:
         self.step(CohortProved(tuple(Validated(iid, WELL[-2:]) for iid in IIDS)))
 
-    @rule(iid=iids, outcome=st.sampled_from(ProbeOutcome))
-    def it_is_looked_at(self, iid: str, outcome: ProbeOutcome) -> None:
-        for evidence in (
-            HealthProbed(iid, outcome),
-            InferenceProbed(iid, outcome),
-            LivenessSwept(iid, outcome),
-            LegSucceeded(iid, Leg.DECODE),
-        ):
-            self.step(evidence)
-
     @rule(seconds=st.sampled_from((0.5, 40.0, 70.0)))
     def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-        self.fleet.tick(self.now)
-        self.fleet.upkeep.expire(self.now)
+        self.pass_time(seconds)
 
     @rule(cautious=st.booleans())
     def another_owner(self, cautious: bool) -> None:
