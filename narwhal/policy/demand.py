@@ -1,4 +1,4 @@
-"""What is known of demand: for now the risk events (control.md section 3). Pure.
+"""What is known of demand: its risk events (control.md section 3). Pure.
 
 After one of them, moving engines from decode to prefill waits for new evidence of arrivals.
 
