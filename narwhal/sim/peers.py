@@ -46,10 +46,13 @@ class Peers:
     """The producers that one engine knows. `done` of a pull is called once, perhaps at once, over a silent
     edge never."""
 
-    def __init__(self, find: Find, unmet_s: float, *, edge: Edge) -> None:
+    def __init__(self, find: Find, *, unmet_s: float, lease_s: float, edge: Edge) -> None:
+        """Seconds that a handshake with a producer never met may take, and that a producer keeps blocks: one
+        that was met and is only slow is waited for so long."""
         self._find = find
         self._edge = edge
         self._unmet_s = unmet_s
+        self._lease_s = lease_s
         self._met: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -82,8 +85,9 @@ class Peers:
 
     async def _pull(self, kv: RemoteKv, mark: int, *, done: Callable[[Pull], None]) -> None:
         started = asyncio.get_running_loop().time()
+        met = kv.side.engine_id in self._met
         try:
-            async with asyncio.timeout(self._unmet_s):
+            async with asyncio.timeout(self._lease_s if met else self._unmet_s):
                 pull = self._note(kv.side, await _ask(kv, mark))
         except (OSError, TimeoutError, ValueError, EOFError):
             if kv.side.engine_id in self._met:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from narwhal.sim.handoff import RemoteKv, Side
+from narwhal.sim.peers import Peers, Pull
 from narwhal.sim.rack import Stand
 from narwhal.sim.settings import SimSettings
 from narwhal.sim.text import answer_text, text_prompt
 from tests.support.engines import QUICK, engines_here
 from tests.support.wire import Answer, Wire, ask, play, until
 
+SLOW_S = 0.2
 PROMPT = "The narwhal is a small whale with a very long tooth."
 WANTS_KV = {
     "do_remote_decode": True,
@@ -229,6 +233,40 @@ def test_a_dead_producer_met_before_is_500_again_and_again() -> None:
             return [(await decode(consumer, kv, **asked)).status for _ in range(2)]
 
     assert play(scene()) == [500, 500]
+
+
+@pytest.mark.parametrize(("met", "pull"), [(True, Pull.RIGHT), (False, Pull.UNMET)])
+def test_a_slow_producer_is_waited_for_if_it_was_met(met: bool, pull: Pull) -> None:
+    """The time of a handshake bounds nothing else: a producer that answers late has its blocks still."""
+
+    async def scene() -> list[Pull]:
+        late = 0.0 if met else SLOW_S
+        answered: list[float] = []
+
+        async def produce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal late
+            await reader.readuntil(b"\r\n\r\n")
+            pause, late = late, SLOW_S
+            await asyncio.sleep(pause)
+            with contextlib.suppress(ConnectionError):
+                writer.write(b'HTTP/1.1 200 OK\r\n\r\n{"pull": "right"}')
+                await writer.drain()
+            writer.transport.abort()
+            answered.append(pause)
+
+        async with await asyncio.start_server(produce, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            peers = Peers(lambda *_: None, unmet_s=SLOW_S / 4, lease_s=SLOW_S * 100, edge=lambda _: "")
+            ends: list[Pull] = []
+            for number in range(2 if met else 1):
+                kv = RemoteKv(Side("e0", "127.0.0.1", port), f"r{number}", (1,))
+                peers.pull(kv, 7, done=ends.append)
+                await until(lambda number=number: len(ends) > number)
+            await until(lambda: len(answered) == len(ends))
+            peers.close()
+            return ends
+
+    assert play(scene())[-1] is pull
 
 
 def test_an_engine_set_to_recompute_answers_right_without_its_producer() -> None:
