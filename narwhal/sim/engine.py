@@ -54,9 +54,7 @@ class SimEngine:
         self.faults = FaultBook()
         self.listener: Callable[[bool], None] = lambda is_open: None
         self.address = ("", 0)
-        self._peers = Peers(
-            find, unmet_s=settings.unmet_peer_s, lease_s=settings.kv_lease_s, edge=self.faults.edge
-        )
+        self._peers = Peers(find, settings, edge=self.faults.edge)
         self._expiry = Later(self._expire)
         self._deaths = [Later(self._fall_ill), Later(lambda: self.listener(False))]
         self._engine_id = ""

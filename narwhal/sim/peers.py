@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import orjson
 
 from narwhal.sim.handoff import RemoteKv, Side
+from narwhal.sim.settings import SimSettings
 
 PULL_PATH = "/sim/kv/pull"
 _ANSWER_BYTES = 65536
@@ -46,13 +47,13 @@ class Peers:
     """The producers that one engine knows. `done` of a pull is called once, perhaps at once, over a silent
     edge never."""
 
-    def __init__(self, find: Find, *, unmet_s: float, lease_s: float, edge: Edge) -> None:
-        """Seconds that a handshake with a producer never met may take, and that a producer keeps blocks: one
-        that was met and is only slow is waited for so long."""
+    def __init__(self, find: Find, settings: SimSettings, *, edge: Edge) -> None:
+        """A handshake with a producer never met may take `unmet_peer_s`. One that was met and is only slow is
+        waited for as long as it keeps blocks."""
         self._find = find
         self._edge = edge
-        self._unmet_s = unmet_s
-        self._lease_s = lease_s
+        self._unmet_s = settings.unmet_peer_s
+        self._lease_s = settings.kv_lease_s
         self._met: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 

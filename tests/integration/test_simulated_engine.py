@@ -256,7 +256,8 @@ def test_a_slow_producer_is_waited_for_if_it_was_met(met: bool, pull: Pull) -> N
 
         async with await asyncio.start_server(produce, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            peers = Peers(lambda *_: None, unmet_s=SLOW_S / 4, lease_s=SLOW_S * 100, edge=lambda _: "")
+            slow = SimSettings(unmet_peer_s=SLOW_S / 4, kv_lease_s=SLOW_S * 100)
+            peers = Peers(lambda *_: None, slow, edge=lambda _: "")
             ends: list[Pull] = []
             for number in range(2 if met else 1):
                 kv = RemoteKv(Side("e0", "127.0.0.1", port), f"r{number}", (1,))
