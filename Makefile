@@ -13,13 +13,14 @@ PARALLEL := -n $(WORKERS)
 SEEDS ?= 1000
 PEERS ?=
 DOC ?=
+STORES ?= redis-6.2 redis-server valkey
 # How often `make drills` makes each fault; how long `make soak` goes on, and what it repeats.
 RUNS ?= 10
 MINUTES ?= 60
 SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint bench sim drills soak faults clean
+.PHONY: help setup demo test test-fast lint bench sim stores drills soak faults clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +53,9 @@ bench: setup  ## Measure against the budgets (PEERS=1: other routers too; MODES=
 
 sim: setup  ## The simulated cluster under every class of faults (SEEDS=1000 of each)
 	SIM_SEEDS=$(SEEDS) $(PYTEST) $(PARALLEL) tests/simulation
+
+stores: setup  ## What runs on a store, on each of Redis 6.2, 7.0 and Valkey
+	for store in $(STORES); do STORE=$$store $(PYTEST) $(PARALLEL) tests/contract $$(grep -lE '\bon\("|_stage import' -r tests/integration tests/drills) || exit 1; done
 
 drills: setup  ## The long drills: every fault RUNS times (10), 100 rolling restarts, minutes without a store
 	@mkdir -p runs

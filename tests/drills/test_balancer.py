@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from narwhal.cli.demo.extras import redis_server
 from narwhal.cli.drill.report import row_document
 from narwhal.cli.drill.rows import ROWS
 from narwhal.cli.drill.run import Outcome, Plan, run_on
 from narwhal.cli.drill.stage import Needs, Setting, staged
 from narwhal.cli.drill.traffic import Load
 from narwhal.cli.drill.verdict import broken
+from tests.support.redis import binary, on
 from tests.support.services import program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ def behind_haproxy(folder: Path, *runs: tuple[str, int]) -> dict[str, Outcome]:
     """Each named row so many times, one after another on one cluster."""
     config = (ROOT / "configs" / "haproxy.cfg").read_text(encoding="utf-8")
     haproxy = (program("haproxy"), config)
-    setting = Setting(redis_server(), haproxy=haproxy, interval_s=LOAD.stream_s / LOAD.tokens)
+    setting = Setting(binary(on("valkey")), haproxy=haproxy, interval_s=LOAD.stream_s / LOAD.tokens)
 
     async def drill() -> dict[str, Outcome]:
         found = {}

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.engines import EngineProcess, RemoteEngine, engine_process
 from tests.support.processes import eventually
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.tcp_gate import tcp_gate
 
@@ -47,7 +47,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with ExitStack() as stack:
-        redis = stack.enter_context(running("redis-server", tmp_path))
+        redis = stack.enter_context(running(on("redis-6.2"), tmp_path))
         engines = stack.enter_context(engine_process(2, "--prefill", "0", "--interval", "0.001"))
         yield Scene(redis, engines, tmp_path, stack)
 

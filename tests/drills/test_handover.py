@@ -18,7 +18,7 @@ from tests.support.bookkeepers import crowd
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.prober import overlaps, probing
 from tests.support.processes import Process, eventually, python
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import Router, fleet_document, router_process
 
 KEY = "an operator's key"
@@ -39,7 +39,7 @@ class Pair:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     with ExitStack() as stack:
-        redis = stack.enter_context(running("redis-server", tmp_path))
+        redis = stack.enter_context(running(on("redis-6.2"), tmp_path))
         engines = stack.enter_context(engine_process(2, "--prefill", "0", "--interval", "0.001"))
         options = ("--redis-url", f"redis://127.0.0.1:{redis.port}", "--control-key-env", "DRILL_KEY")
 

@@ -13,7 +13,6 @@ from functools import partial
 
 import pytest
 
-from narwhal.cli.demo.extras import redis_server
 from narwhal.cli.drill.faults import stop_store
 from narwhal.cli.drill.report import row_document
 from narwhal.cli.drill.rows import ROWS
@@ -21,6 +20,7 @@ from narwhal.cli.drill.run import Ears, Outcome, Plan, run_rows
 from narwhal.cli.drill.stage import Setting
 from narwhal.cli.drill.traffic import Load
 from narwhal.cli.drill.verdict import broken
+from tests.support.redis import binary, on
 
 SLACK_S = 30.0
 LOAD = Load(rate=12.0, tokens=5, stream_s=0.5)
@@ -35,7 +35,7 @@ LINES = 8
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
-    plan = Plan(Setting(redis_server(), interval_s=LOAD.stream_s / LOAD.tokens), LOAD, slack_s=SLACK_S)
+    plan = Plan(Setting(binary(on("valkey")), interval_s=LOAD.stream_s / LOAD.tokens), LOAD, slack_s=SLACK_S)
 
     def take(outcome: Outcome) -> None:
         found[outcome.name] = outcome

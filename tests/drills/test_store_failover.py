@@ -16,7 +16,7 @@ from tests.support.engines import engine_process
 from tests.support.fault_proxy import fault_proxy
 from tests.support.netns import cable
 from tests.support.processes import eventually
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import fleet_document
 from tests.support.sentinel import follow, watched
 from tests.support.store_drill import Pair, drill, hand_over, router_pair
@@ -28,7 +28,7 @@ UNNOTICED_S = 2.5
 def test_a_killed_master_with_a_sentinel_beside_each_node(tmp_path: Path) -> None:
     """The Sentinels promote; what was confirmed is there, and the lease goes on."""
     with ExitStack() as stack:
-        group = stack.enter_context(watched("redis-server", tmp_path / "store", nodes=3, down_after_ms=1000))
+        group = stack.enter_context(watched(on("redis-6.2"), tmp_path / "store", nodes=3, down_after_ms=1000))
         engines = stack.enter_context(engine_process(2, "--prefill", "0", "--interval", "0.001"))
         fleet = fleet_document(engines.engines)
         pair = stack.enter_context(router_pair(tmp_path, fleet, lambda name: group.url))
@@ -62,7 +62,7 @@ class Nodes:
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     """A majority of the three must have a write: one replica."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(running("redis-server", tmp_path / f"node{at}")) for at in range(3)]
+        servers = [stack.enter_context(running(on("valkey"), tmp_path / f"node{at}")) for at in range(3)]
         follow(servers[0], servers[1:])
         engines = stack.enter_context(engine_process(2, "--prefill", "0", "--interval", "0.001"))
         doors = {name: stack.enter_context(fault_proxy(servers[0].port)) for name in ("a", "b")}
@@ -147,7 +147,7 @@ def test_connections_that_are_half_open(tmp_path: Path) -> None:
     """The cable to Redis is pulled: no packet, no reset. Connections are given up and made anew."""
     with ExitStack() as stack:
         wire = stack.enter_context(cable())
-        server = RedisServer("redis-server", tmp_path, bind="0.0.0.0", protected_mode="no")
+        server = RedisServer(on("redis-server"), tmp_path, bind="0.0.0.0", protected_mode="no")
         server.host, server.prefix = wire.address, wire.inside
         stack.callback(server.stop)
         server.start()

@@ -17,7 +17,7 @@ from narwhal.cli.check import main
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.fleets import COMPLETE_CONTRACT
 from tests.support.processes import LIVENESS_S, ROOT, Process, python
-from tests.support.redis import LOGIN, USER, running
+from tests.support.redis import LOGIN, USER, on, running
 from tests.support.router import fleet_document, free_port
 from tests.support.sidecars import CONTRACT, attestation_file, sidecar
 
@@ -100,7 +100,7 @@ def test_the_store_is_warned_of_and_fails_nothing(
     fleet = write_fleet(tmp_path, served)
     assert store_findings(fleet) is None
     monkeypatch.setenv("STORE_PASSWORD", LOGIN.password)
-    with running("redis-server", tmp_path / "redis", appendonly="no") as redis:
+    with running(on("redis-6.2"), tmp_path / "redis", appendonly="no") as redis:
         url = f"redis://{USER}@{redis.host}:{redis.port}"
         words = ["--redis-password-env", "STORE_PASSWORD"]
         (warning,) = store_findings(fleet, "--redis-url", url, *words) or []

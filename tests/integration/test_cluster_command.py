@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.engines import engine_process
 from tests.support.processes import Process, eventually, python
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import Router, fleet_document, router_process
 
 
@@ -33,7 +33,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """One router `a` of the cluster `simulated`, owning; in the same server another cluster's lease."""
     folder = tmp_path_factory.mktemp("cluster-command")
     with ExitStack() as stack:
-        redis = stack.enter_context(running("redis-server", folder))
+        redis = stack.enter_context(running(on("valkey"), folder))
         with redis.client() as client:
             client.hset("narwhal:{other}:lease", "state", "vacant")
         engines = stack.enter_context(engine_process(2, "--prefill", "0"))
@@ -149,7 +149,7 @@ def test_depose_needs_the_right_holder_and_ends_its_tenure(scene: Scene) -> None
 
 
 def test_the_records_are_read_with_no_router_up(tmp_path: Path) -> None:
-    with running("redis-server", tmp_path) as redis, redis.client() as client:
+    with running(on("valkey"), tmp_path) as redis, redis.client() as client:
         client.hset("narwhal:{gone}:lease", mapping=RELEASED)
         done = narwhal_cluster("status", "--redis-url", f"redis://127.0.0.1:{redis.port}")
         assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import pytest
 from narwhal.cli.asking import CommandFailed, followed
 from narwhal.cli.cluster.orders import hand_over
 from narwhal.cli.cluster.target import Target, target_of
-from tests.support.redis import running
+from tests.support.redis import on, running
 from tests.support.scripted import Line, Script, answer, scripted_engine
 
 KEY = "opensesame-opensesame"
@@ -81,7 +81,7 @@ async def test_an_owner_that_changed_meanwhile_is_asked_where_the_record_says(tm
     stolen: list[str] = []
     ordered: list[str] = []
     lease = {"state": "held", "token": "0" * 32, "seq": 3, "epoch": 9, "ttl_ms": 5000, "owner": "a"}
-    with running("redis-server", tmp_path) as redis, redis.client() as client:
+    with running(on("redis-server"), tmp_path) as redis, redis.client() as client:
         async with scripted_engine(owning(ordered)) as new, scripted_engine(owning(stolen)) as liar:
 
             async def changes(line: Line) -> None:

@@ -18,7 +18,7 @@ from narwhal.api.actions import action_routes
 from tests.integration.test_operator_app import Orders
 from tests.support.engines import engine_process
 from tests.support.processes import eventually
-from tests.support.redis import running
+from tests.support.redis import on, running
 from tests.support.router import Router, fleet_document, router_process
 
 KEY = "opensesame-opensesame"
@@ -65,7 +65,7 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder: Path = tmp_path_factory.mktemp("control")
     with ExitStack() as stack:
-        redis = stack.enter_context(running("redis-server", folder))
+        redis = stack.enter_context(running(on("valkey"), folder))
         engines = stack.enter_context(engine_process(2, "--prefill", "0"))
         fleet = fleet_document(engines.engines, controller={"monitor_interval_s": 0.2})
         words = ("--redis-url", f"redis://127.0.0.1:{redis.port}", "--control-port", "0")

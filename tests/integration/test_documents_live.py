@@ -62,7 +62,7 @@ from tests.support.looking import legs_of, prober_of
 from tests.support.own_router import NOW, Own, Still
 from tests.support.ports import free_port
 from tests.support.processes import LIVENESS_S, eventually
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.sidecars import attestation_file, sidecar
 from tests.support.upkeep_story import show_drains
@@ -267,7 +267,7 @@ def with_store(seen: Seen, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with ExitStack() as stack:
         options = ("--model", "other", "--api-key-env", KEY)
         engines = stack.enter_context(engine_process(2, *options))
-        store = stack.enter_context(running("redis-server", folder / "redis"))
+        store = stack.enter_context(running(on("redis-server"), folder / "redis"))
         fleet = other_fleet(engines)
         first = stack.enter_context(member(folder / "first", fleet, store))
         second = stack.enter_context(member(folder / "second", fleet, store, "--standby"))

@@ -11,7 +11,7 @@ from narwhal.model.attestation import digest_of
 from tests.support.engines import call, engine_process
 from tests.support.odd_front import odd_front
 from tests.support.processes import eventually
-from tests.support.redis import running
+from tests.support.redis import on, running
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.sidecars import contracted_fleet
 from tests.support.upkeep_rig import post
@@ -39,7 +39,7 @@ def lifecycle(router: Router) -> dict[str, Any]:
 def test_half_a_character_in_a_sweep_ejects_its_engine_and_ends_no_router(tmp_path: Path) -> None:
     """Once in the engine's version, once in its sidecar's; with a store, so that everything is published."""
     with ExitStack() as stack:
-        redis = stack.enter_context(running("redis-server", tmp_path / "store"))
+        redis = stack.enter_context(running(on("redis-6.2"), tmp_path / "store"))
         engines = stack.enter_context(engine_process(4)).engines
         papers = contracted_fleet(engines, tmp_path / "papers", "--rebind", **QUICK)
         fleet, sidecars = stack.enter_context(papers)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.engines import EngineProcess, RemoteEngine, engine_process
 from tests.support.processes import ROOT, Process, eventually, python
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import Router, fleet_document, router_process
 
 KEY = "opensesame-opensesame"
@@ -51,7 +51,7 @@ class Scene:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("lifecycle-commands")
     with ExitStack() as stack:
-        redis: RedisServer = stack.enter_context(running("redis-server", folder))
+        redis: RedisServer = stack.enter_context(running(on("redis-server"), folder))
         engines = stack.enter_context(engine_process(4, "--prefill", "0", "--interval", "0.002"))
         fleet = fleet_document(engines.engines, controller={"monitor_interval_s": 0.2})
         store = ("--redis-url", f"redis://127.0.0.1:{redis.port}", "--control-key-env", "THE_KEY")

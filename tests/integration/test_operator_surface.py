@@ -19,7 +19,7 @@ from narwhal.model.monitoring import STAGES
 from narwhal.model.request import Outcome
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.processes import LIVENESS_S, eventually
-from tests.support.redis import running
+from tests.support.redis import on, running
 from tests.support.router import Router, fleet_document, router_process
 
 LEASE = ("--lease-ttl", "3", "--lease-renew-interval", "0.3", "--lease-safety-margin", "0.5")
@@ -171,7 +171,7 @@ def member(stack: ExitStack, engines: EngineProcess, folder: Path, *options: str
 
 def test_a_pair_tells_one_story_and_tells_the_handover(engines: EngineProcess, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        store = stack.enter_context(running("redis-server", tmp_path / "redis"))
+        store = stack.enter_context(running(on("valkey"), tmp_path / "redis"))
         url = ("--redis-url", f"redis://127.0.0.1:{store.port}")
         owner = member(stack, engines, tmp_path / "a", *url, "--router-id", "a")
         standby = member(stack, engines, tmp_path / "b", *url, "--router-id", "b", "--standby")

@@ -9,7 +9,7 @@ from pathlib import Path
 from narwhal.model.handoff import HANDOFF_SCHEMA
 from tests.support.fleets import fleet_document, write_fleet
 from tests.support.processes import Process, python
-from tests.support.redis import running
+from tests.support.redis import on, running
 
 DOCUMENT = json.dumps({"schema": HANDOFF_SCHEMA, "schema_version": 99}).encode()
 STORED = {
@@ -24,7 +24,7 @@ STORED = {
 
 
 def test_an_unknown_schema_version_in_the_store_stops_a_resume_with_status_3(tmp_path: Path) -> None:
-    with running("redis-server", tmp_path / "store") as server:
+    with running(on("redis-6.2"), tmp_path / "store") as server:
         with server.client() as client:
             client.hset("narwhal:{demo}:handoff", mapping=STORED)
         url = f"redis://127.0.0.1:{server.port}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.engines import EngineProcess, call, engine_process
 from tests.support.processes import eventually
-from tests.support.redis import running
+from tests.support.redis import on, running
 from tests.support.router import Router, fleet_document, router_process
 
 LEASE = ("--lease-ttl", "3", "--lease-renew-interval", "0.3", "--lease-safety-margin", "0.5")
@@ -123,7 +123,7 @@ def test_a_failed_leg_quarantines_for_its_time(tmp_path: Path) -> None:
 
 
 def test_the_next_owner_knows_who_is_out_and_brings_it_back(tmp_path: Path) -> None:
-    with engine_process(4) as engines, running("redis-server", tmp_path / "redis") as store:
+    with engine_process(4) as engines, running(on("redis-6.2"), tmp_path / "redis") as store:
         url = ("--redis-url", f"redis://127.0.0.1:{store.port}", *LEASE)
         fleet = fleet_of(engines)
         with (
@@ -161,7 +161,7 @@ def test_the_last_engine_of_a_leg_is_probed_and_not_held(tmp_path: Path) -> None
 
 
 def test_the_next_owner_looks_at_once_at_who_is_out_and_not_when_its_turn_comes(tmp_path: Path) -> None:
-    with engine_process(4) as engines, running("redis-server", tmp_path / "redis") as store:
+    with engine_process(4) as engines, running(on("redis-6.2"), tmp_path / "redis") as store:
         url = ("--redis-url", f"redis://127.0.0.1:{store.port}", *LEASE)
         fleet = fleet_of(engines, readmit_every=1_000_000)
         # One look is all there is, however loaded this machine is.

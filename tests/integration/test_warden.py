@@ -18,7 +18,7 @@ from tests.support.engines import EngineProcess, engine_process
 from tests.support.fleets import fleet_document as small_fleet
 from tests.support.fleets import write_fleet
 from tests.support.processes import Process, eventually, python
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import LISTENS, Router, fleet_document, router_process
 from tests.support.services import program
 
@@ -27,7 +27,7 @@ NOWHERE = "redis://127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with running("redis-server", tmp_path_factory.mktemp("redis")) as server:
+    with running(on("redis-server"), tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 

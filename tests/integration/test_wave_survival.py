@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.support.engines import EngineProcess, RemoteEngine, call, engine_process
 from tests.support.processes import eventually
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.sidecars import contracted_fleet
 from tests.support.upkeep_rig import post
@@ -169,7 +169,7 @@ class Scene:
 def test_a_wave_outlives_its_owners_and_the_stores_memory(tmp_path: Path) -> None:
     with (
         engine_process(3) as engines,
-        running("redis-server", tmp_path / "store") as store,
+        running(on("valkey"), tmp_path / "store") as store,
         ThreadPoolExecutor() as threads,
         member(tmp_path / "a", engines, store) as first,
     ):

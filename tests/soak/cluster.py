@@ -18,7 +18,7 @@ import psutil
 from tests.soak.engines import KV_LEASE_S
 from tests.support.engines import EngineProcess, RemoteEngine
 from tests.support.processes import Process, eventually, python
-from tests.support.redis import RedisServer, free_port, running
+from tests.support.redis import RedisServer, free_port, on, running
 from tests.support.router import Router
 from tests.support.store_drill import hand_over
 
@@ -266,7 +266,7 @@ def cluster(folder: Path, dice: random.Random) -> Iterator[Cluster]:
     """Everything up, one owner, one ready standby; ended by PID at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        store = stack.enter_context(running("redis-server", folder / "store"))
+        store = stack.enter_context(running(on("redis-server"), folder / "store"))
         record = folder / "requests.jsonl"
         words = ("--count", str(ENGINES), "--record", str(record))
         process = Process(python("tests.soak.engines", *words))

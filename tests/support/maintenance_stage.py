@@ -17,7 +17,7 @@ from typing import Any
 from tests.support.engine_hosts import EngineHost, start_all
 from tests.support.engines import call
 from tests.support.processes import Process, eventually, python
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.sidecars import CONTRACT
 
@@ -169,7 +169,7 @@ class Site:
 def site(folder: Path, **sections: Mapping[str, Any]) -> Iterator[Site]:
     """Everything up, router `a` owns, `b` is ready to take over."""
     with ExitStack() as stack:
-        redis = stack.enter_context(running("redis-server", folder))
+        redis = stack.enter_context(running(on("redis-6.2"), folder))
         hosts = {iid: EngineHost(iid, role, folder) for iid, role in ENGINES.items()}
         for host in hosts.values():
             stack.callback(host.stop)

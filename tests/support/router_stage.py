@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.engines import EngineProcess, engine_process
 from tests.support.processes import eventually
-from tests.support.redis import RedisServer, running
+from tests.support.redis import RedisServer, on, running
 from tests.support.router import Router, fleet_document, router_process
 
 TTL_S = 5.0
@@ -50,7 +50,7 @@ class Stage:
 @contextmanager
 def stage(folder: Path) -> Iterator[Stage]:
     with ExitStack() as stack:
-        redis = stack.enter_context(running("redis-server", folder))
+        redis = stack.enter_context(running(on("valkey"), folder))
         engines = stack.enter_context(engine_process(2, "--prefill", "0", "--interval", "0.001"))
         yield Stage(redis, engines, folder, stack)
 
