@@ -14,6 +14,8 @@ SEEDS ?= 1000
 PEERS ?=
 DOC ?=
 STORES ?= redis-6.2 redis-server valkey
+# Files that start a server by `on("...")` of tests/support/redis.py, or a stage that does. Contract suites know all kinds anyway.
+ON_A_STORE = $(shell grep -lE '\bon."(redis|valkey)|_stage import' -r tests/integration tests/drills)
 # How often `make drills` makes each fault; how long `make soak` goes on, and what it repeats.
 RUNS ?= 10
 MINUTES ?= 60
@@ -55,7 +57,7 @@ sim: setup  ## The simulated cluster under every class of faults (SEEDS=1000 of 
 	SIM_SEEDS=$(SEEDS) $(PYTEST) $(PARALLEL) tests/simulation
 
 stores: setup  ## What runs on a store, on each of Redis 6.2, 7.0 and Valkey
-	for store in $(STORES); do STORE=$$store $(PYTEST) $(PARALLEL) tests/contract $$(grep -lE '\bon\("|_stage import' -r tests/integration tests/drills) || exit 1; done
+	for store in $(STORES); do STORE=$$store $(PYTEST) $(PARALLEL) $(ON_A_STORE) || exit 1; done
 
 drills: setup  ## The long drills: every fault RUNS times (10), 100 rolling restarts, minutes without a store
 	@mkdir -p runs

@@ -14,6 +14,8 @@ Script = Callable[["Stage"], Awaitable[None]]
 SEED = 5
 CALM = "pauses"
 HEAD_START_S = 0.5
+LONG_S = 300.0
+"""A schedule that waits this long, on the simulated clock, waits for what does not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,9 @@ class Stage(World):
         return next(router for router in self.latest.values() if router.admits())
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        while True:
-            if holds():
-                return
+        deadline = self.loop.time() + LONG_S
+        while not holds():
+            assert self.loop.time() < deadline, f"did not come about within {LONG_S:g} simulated seconds"
             await asyncio.sleep(0.001)
 
     async def caught(self, wanted: Callable[[Sent], bool]) -> Sent:
@@ -89,7 +91,8 @@ class Stage(World):
         before it leaves."""
         future: asyncio.Future[Sent] = self.loop.create_future()
         self._catching.append((wanted, future))
-        return await future
+        async with asyncio.timeout(LONG_S):
+            return await future
 
     def arrives(self, sent: Sent) -> None:
         """A late copy of an operation reaches the store; nobody reads its answer."""
