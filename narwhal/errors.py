@@ -176,6 +176,10 @@ class StaleEpoch(EngineRefused):
         super().__init__(message, iid=iid, status=409, error=error)
         self.epoch = epoch
 
+    def disbelieved(self) -> EngineRefused:
+        """The same answer where its claim cannot be true: a refusal of the engine's own."""
+        return EngineRefused(f"claims epoch {self.epoch}", iid=self.iid, status=self.status, error=self.error)
+
 
 class StreamBroken(EngineError):
     """A stream or body ended without its clean end, or carried an error object or bad finish reason.

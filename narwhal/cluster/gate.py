@@ -209,7 +209,7 @@ class LeasedGate:
                 self._last_liar = (iid, epoch)
                 log.error(
                     "engine %s claims epoch %d, which no owner can have reached (ours: %d): "
-                    "left; restart the engine if it refuses our requests",
+                    "not believed; restart the engine: it refuses our requests",
                     iid,
                     epoch,
                     grip.epoch,

@@ -69,8 +69,8 @@ class Books(Protocol):
 class ProbeLegs:
     """Each call raises EngineError with `iid` set: the engine whose leg it was.
 
-    A stale epoch has been told to the gate by then. An engine that is taken gets no leg, nor the rest of a
-    probe that began before.
+    A stale epoch has been told to the gate by then, and is a plain refusal where it cannot be true. An
+    engine that is taken gets no leg, nor the rest of a probe that began before.
     """
 
     def __init__(
@@ -151,9 +151,13 @@ class ProbeLegs:
             return await call
         except EngineError as error:
             error.iid = iid
-            if isinstance(error, StaleEpoch):
-                self._gate.overruled(iid, error.epoch)
+            if isinstance(error, StaleEpoch) and self._lies(error):
+                raise error.disbelieved() from None
             raise
+
+    def _lies(self, error: StaleEpoch) -> bool:
+        """It claims more than any owner can have reached. Tells the gate."""
+        return not self._gate.overruled(error.iid, error.epoch) and error.epoch > self._gate.epoch
 
 
 def own_request(model: str, *, tokens: int) -> InferenceRequest:

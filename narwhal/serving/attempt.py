@@ -11,6 +11,7 @@ from narwhal.errors import (
     HandoffExpired,
     NoEngine,
     NoSeat,
+    NotOwner,
     RequestExpired,
     StaleEpoch,
 )
@@ -119,13 +120,13 @@ class Attempt:
             descriptor = await self._prefill.run(job.request, place)
         except EngineError as error:
             entry.leg_failed(Leg.PREFILL, error, failure=classify(error))
-            if not isinstance(error, StaleEpoch):
-                self._witness.failed(error, Leg.PREFILL, request=job.request, count=job.demand.count)
-                raise
-            verdict = self._control.overruled(error)
-            # The fence stands before the engine: a leg that it refused has not begun.
-            entry.dispatched = sent_before or verdict is error
-            raise verdict from None
+            verdict = self._control.overruled(error) if isinstance(error, StaleEpoch) else error
+            if isinstance(verdict, NotOwner):
+                # The fence stands before the engine: a leg that it refused has not begun.
+                entry.dispatched = sent_before
+                raise verdict from None
+            self._witness.failed(verdict, Leg.PREFILL, request=job.request, count=job.demand.count)
+            raise
         self._witness.succeeded(producer.iid, Leg.PREFILL, remote_engine_id=descriptor.producer)
         return descriptor
 

@@ -31,10 +31,11 @@ class ControlCheck:
         return None if self.gate.may_admit(now) else self._not_owner(now)
 
     def overruled(self, error: StaleEpoch) -> NotOwner | EngineError:
-        """What an engine's 409 `stale_epoch` means for its request. Ends the ownership if it is true."""
-        if not self.gate.overruled(error.iid, error.epoch):
-            return error
-        return self._not_owner(self._clock.now())
+        """What an engine's 409 `stale_epoch` means for its request. Ends the ownership if it is true; a claim
+        above ours that is not believed is no word of a fence, and counts against the engine."""
+        if self.gate.overruled(error.iid, error.epoch):
+            return self._not_owner(self._clock.now())
+        return error.disbelieved() if error.epoch > self.gate.epoch else error
 
     def _not_owner(self, now: float) -> NotOwner:
         return NotOwner(f"this router does not serve now: {self.gate.refusal(now)}")

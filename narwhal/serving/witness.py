@@ -88,7 +88,9 @@ class Witness:
         return told
 
     def _answered(self, error: EngineError, leg: Leg, *, request: InferenceRequest) -> None:
-        if isinstance(error, EngineRefused) and not isinstance(error, StaleEpoch):
+        # A fence lets every decode pass: one that is refused so was refused by the engine.
+        ours = isinstance(error, StaleEpoch) and leg is Leg.PREFILL
+        if isinstance(error, EngineRefused) and not ours:
             self._sink.report(LegAnswered(error.iid, leg, error.status, request.digest()))
 
 

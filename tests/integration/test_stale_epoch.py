@@ -12,6 +12,7 @@ from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
 from narwhal.engine.control import LeanControl
 from narwhal.model.engine import Leg
+from narwhal.model.evidence import LegAnswered
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.prober import Prober
@@ -28,6 +29,7 @@ from tests.support.serving import Rig, RouterOptions, router, specs
 from tests.support.settings import fleet_config, handoff_document
 
 PROMPT = {"prompt": [1, 2, 3], "max_tokens": 2}
+UNBELIEVABLE = 2**40
 
 
 @dataclass
@@ -39,14 +41,21 @@ class Owner(LocalGate):
     shutting_down: bool = False
 
     def may_admit(self, now: float) -> bool:
-        return not any(epoch > self.own for _, epoch in self.told)
+        return not any(self._believed(epoch) for _, epoch in self.told)
 
     def refusal(self, now: float) -> str:
         return "" if self.may_admit(now) else "fenced: an engine knows more"
 
+    @property
+    def epoch(self) -> int:
+        return self.own
+
     def overruled(self, iid: str, epoch: int) -> bool:
         self.told.append((iid, epoch))
-        return epoch > self.own
+        return self._believed(epoch)
+
+    def _believed(self, epoch: int) -> bool:
+        return self.own < epoch < UNBELIEVABLE
 
 
 def knows(stand: Stand, epoch: int) -> None:
@@ -92,6 +101,19 @@ async def test_one_that_proves_nothing_is_the_engines_own_fault():
             assert (answer.status_code, answer.json()["error"]["code"]) == (502, "prefill")
         assert gate.told == [("e0", 9)] * 3
         assert rig.totals.own.failed == 3
+
+
+async def test_a_claim_that_no_owner_can_have_reached_is_an_answer_of_the_engine_like_any_other():
+    """It would refuse all our prefills for ever: as an engine that answers 401 does, it is found by that."""
+    gate = Owner()
+    async with one_router(gate) as (rig, producer, _):
+        knows(producer, UNBELIEVABLE)
+        answer = await rig.http.post("/v1/completions", json=PROMPT)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "prefill")
+        assert rig.last.attempt_failures[0]["kind"] == "StaleEpoch"
+        (told,) = rig.heard.of(LegAnswered)
+        assert (told.iid, told.leg, told.status) == ("e0", Leg.PREFILL, 409)
+        assert gate.may_admit(0.0)
 
 
 async def test_a_decode_leg_of_a_superseded_epoch_is_finished():
@@ -173,6 +195,16 @@ async def test_a_check_that_is_refused_ends_the_ownership():
         knows(made.stands[2], 9)
         await made.stage.run(0.0)
         await until(lambda: made.gate.told == [("e2", 9)], "the refusal is told")
+
+
+async def test_a_check_that_is_refused_by_a_claim_that_cannot_be_true_is_a_failed_check():
+    async with sweep(stamp="demo/5") as made:
+        knows(made.stands[2], UNBELIEVABLE)
+        for misses in (1, 2):
+            made.checks.sweep(made.fleet.engines)
+            await until(lambda misses=misses: len(made.gate.told) == misses, "it refuses")
+            await until(lambda: not made.checks.busy, "all answers are in")
+        assert made.fleet.standings.ejected() == ("e2",)
 
 
 async def test_without_a_cluster_only_engines_that_owe_a_check_are_asked():

@@ -18,7 +18,7 @@ from narwhal.model.identity import EngineIdentity
 from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import Validation
-from narwhal.ports import EngineReply
+from narwhal.ports import ControlGate, EngineReply
 from tests.support.evidence import Heard
 from tests.support.looking import legs_of
 from tests.support.scripted import until
@@ -28,6 +28,7 @@ CONTRACT = {"vllm_version": "0.32.0", "kv_heads": 8}
 LIKE, UNLIKE = IdentityOutcome.LIKE, IdentityOutcome.UNLIKE
 SILENT, INCONCLUSIVE = IdentityOutcome.SILENT, IdentityOutcome.INCONCLUSIVE
 BUDGET_S = 0.05
+LOCAL = LocalGate()
 
 
 def engine(live: EngineIdentity = LIVE) -> Answering:
@@ -60,7 +61,20 @@ async def hangs(ask: ControlAsk) -> EngineReply:
     raise AssertionError("it never goes on")
 
 
-def look(beside: Answering | None, live: Answering | None, *, streaming: bool = False) -> Identified:
+class Superseded(LocalGate):
+    """Any engine may know a higher epoch."""
+
+    def overruled(self, iid: str, epoch: int) -> bool:
+        return True
+
+
+def look(
+    beside: Answering | None,
+    live: Answering | None,
+    *,
+    streaming: bool = False,
+    gate: ControlGate = LOCAL,
+) -> Identified:
     """What one look showed of an engine and its sidecar; None: nobody listens there."""
 
     async def main() -> Identified:
@@ -68,7 +82,7 @@ def look(beside: Answering | None, live: Answering | None, *, streaming: bool = 
         engines, sidecars = (
             MemoryControl({"e0": one} if one else {}, connections=1) for one in (live, beside)
         )
-        legs = legs_of(engines, LocalGate(), budget_s=BUDGET_S)
+        legs = legs_of(engines, gate, budget_s=BUDGET_S)
         identities = EngineIdentities([spec], engines, sidecars=sidecars)
         looks = IdentityLooks(identities, legs, contract=CONTRACT, timeout_s=BUDGET_S)
         heard = Heard()
@@ -131,4 +145,8 @@ async def stale(ask: ControlAsk) -> EngineReply:
 
 
 def test_an_engine_that_knows_a_higher_epoch_says_nothing_of_its_identity() -> None:
-    assert look(sidecar(), stale).outcome is INCONCLUSIVE
+    assert look(sidecar(), stale, gate=Superseded()).outcome is INCONCLUSIVE
+
+
+def test_an_engine_that_refuses_by_an_epoch_that_nobody_can_have_is_silent() -> None:
+    assert look(sidecar(), stale).outcome is SILENT

@@ -119,7 +119,12 @@ def test_any_other_status_is_an_answer(status: int) -> None:
     [PoolExhausted("x"), StaleEpoch("x", epoch=9, error={}), StreamBroken("x", kind="too_large")],
 )
 def test_what_is_ours_is_never_said(error: EngineError) -> None:
-    assert Rig().failed(error) == []
+    assert Rig().failed(error, leg=Leg.PREFILL) == []
+
+
+def test_a_decode_that_is_refused_as_stale_is_an_answer_for_no_fence_refuses_decodes() -> None:
+    (told,) = Rig().failed(StaleEpoch("x", epoch=9, error={}), leg=Leg.DECODE)
+    assert isinstance(told, LegAnswered) and told.status == 409
 
 
 # --- suspected poison ------------------------------------------------------------------------------
