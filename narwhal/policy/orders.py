@@ -8,8 +8,9 @@
 | drain | the deadline lies ahead |
 | any of single engines | it is one engine, and the fleet does not need a wave |
 
-All engines named are the whole fleet: a wave. An engine that takes no requests anyway may be drained whatever
-is left: nothing is taken from a leg. A drain that is on may be ordered again.
+All engines named are the whole fleet: a wave. An engine keeps a leg if it takes requests, or will as soon as
+its checks are in: an identity that is awaited, a health check after a cautious takeover. One that is ejected
+may be drained whatever is left: nothing is taken from a leg. A drain that is on may be ordered again.
 """
 
 from __future__ import annotations
@@ -58,8 +59,7 @@ class Orders:
         if self.is_wave(order):
             return ""
         (iid,) = set(order.engines)
-        eligible = self._standings.eligible(now)
-        if iid in eligible and takes_last(iid, able=self._standings.able, eligible=eligible):
+        if self._takes_last(iid, now):
             return (
                 f"{iid} cannot be drained: no other engine can take its part now; "
                 "bring one back first, or drain the whole fleet as a wave"
@@ -80,6 +80,18 @@ class Orders:
         if not record.out:
             return f"{iid} is not drained: there is nothing to readmit"
         return ""
+
+    def _takes_last(self, iid: str, now: float) -> bool:
+        """A leg would be left without an engine: now, or when everybody is verified who is to be."""
+        standings = self._standings
+        if standings.is_out(iid):
+            return False
+        able, eligible = standings.able, standings.eligible(now)
+        if iid in eligible and takes_last(iid, able=able, eligible=eligible):
+            return True
+        out, held = standings.is_out, standings.holding.on
+        later = {one for one in standings.engines if not out(one) and held(one, now) is None}
+        return takes_last(iid, able=able, eligible=later)
 
     def _no_wave(self) -> str:
         if self._wave.state is WaveState.REQUIRED:

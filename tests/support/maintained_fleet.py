@@ -28,6 +28,12 @@ iids = st.sampled_from(IIDS)
 outcomes = st.sampled_from(ProbeOutcome)
 
 
+def legs_left(fleet: Fleet) -> set[Leg]:
+    """Legs that somebody may serve now, or as soon as his checks are in."""
+    standings = fleet.standings
+    return {leg for leg, able in standings.able.items() if not all(map(standings.is_out, able))}
+
+
 class MaintainedFleet(RuleBasedStateMachine):
     fleet: Fleet
 

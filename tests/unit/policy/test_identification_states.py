@@ -18,9 +18,11 @@ from narwhal.model.evidence import (
     ProbeOutcome,
     Validated,
 )
+from narwhal.model.maintenance import DrainOrder
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import ORDER
 from narwhal.policy.travel import Opening
+from tests.support.maintained_fleet import legs_left
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
 
@@ -85,6 +87,12 @@ class Identities(RuleBasedStateMachine):
             self.step(Validated(iid, WELL, process_start=self.live[iid]))
 
     @rule(iid=iids)
+    def is_drained_by_an_order(self, iid: str) -> None:
+        had = legs_left(self.fleet)
+        if not self.fleet.upkeep.orders.refuses_drain(DrainOrder((iid,)), self.now):
+            self.is_drained(iid)
+            assert legs_left(self.fleet) >= had, "a leg lost its last engine"
+
     def is_drained(self, iid: str) -> None:
         self.note(self.fleet.upkeep.drain(iid, deadline_at=1e9))
 

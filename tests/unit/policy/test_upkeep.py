@@ -21,6 +21,7 @@ from narwhal.model.maintenance import Captured, DrainOrder, DrainState, WorkLeft
 from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import ORDER
+from narwhal.policy.travel import Opening
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
 
@@ -84,6 +85,30 @@ def test_engines_that_are_out_do_not_count() -> None:
     fleet.standings.eject("d1", "it refused", now=NOW)
     assert "d0 cannot be drained" in fleet.upkeep.orders.refuses_drain(order("d0"), NOW)
     assert fleet.upkeep.orders.refuses_drain(order("d1"), NOW) == "", "nothing is taken from anybody"
+
+
+@pytest.mark.parametrize("contract", [None, {"vllm_version": "0.32.0"}])
+def test_who_is_not_verified_yet_counts_as_one_that_serves(contract: dict[str, str] | None) -> None:
+    fleet = fleet_of("p0 d0 d1 d2", pinned="p0 d0 d1 d2", contract=contract)
+    document = handoff_document(p0="prefill", d0="decode", d1="decode", d2="decode")
+    document = replace(document, model="tiny", ejected=("d2",), lifecycle={"process_starts": {"p0": 1.0}})
+    fleet.restore(document, NOW, opening=Opening(cautious=True, verify=True, compare=False))
+    assert fleet.available(NOW) == ()
+    assert fleet.upkeep.orders.refuses_drain(order("d2"), NOW) == "", "ejected: nothing is taken from anybody"
+    assert "p0 cannot be drained: no other engine" in fleet.upkeep.orders.refuses_drain(order("p0"), NOW)
+    assert fleet.upkeep.orders.refuses_drain(order("d0"), NOW) == ""
+    drained(fleet, "d0")
+    assert fleet.upkeep.orders.refuses_drain(order("d0"), NOW) == "", "it is drained already"
+    assert "d1 cannot be drained: no other engine" in fleet.upkeep.orders.refuses_drain(order("d1"), NOW)
+
+
+def test_one_that_serves_is_not_taken_for_others_that_are_not_verified_yet() -> None:
+    fleet = fleet_of("p0 d0 d1", pinned="p0 d0 d1")
+    document = handoff_document(p0="prefill", d0="decode", d1="decode")
+    fleet.restore(document, NOW, opening=Opening(cautious=True))
+    fleet.standings.verified("d0")
+    assert "d0 cannot be drained" in fleet.upkeep.orders.refuses_drain(order("d0"), NOW)
+    assert fleet.upkeep.orders.refuses_drain(order("d1"), NOW) == "", "d0 is left"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import ORDER
 from narwhal.policy.travel import Opening
-from tests.support.maintained_fleet import IIDS, MaintainedFleet, iids
+from tests.support.maintained_fleet import IIDS, MaintainedFleet, iids, legs_left
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
 
@@ -43,6 +43,7 @@ class Upkeep(MaintainedFleet):
     @rule(iid=iids, deadline_s=st.sampled_from((1.0, 50.0)))
     def drain(self, iid: str, deadline_s: float) -> None:
         could = [leg for leg in (Leg.PREFILL, Leg.DECODE) if self.fleet.can_serve(leg, self.now)]
+        had = legs_left(self.fleet)
         if self.fleet.upkeep.orders.refuses_drain(DrainOrder((iid,), deadline_s=deadline_s), self.now):
             return
         self.fleet.upkeep.drain(iid, deadline_at=self.now + deadline_s)
@@ -51,6 +52,7 @@ class Upkeep(MaintainedFleet):
             self.deadline_at[iid] = self.now + deadline_s
         self.out.add(iid)
         assert all(self.fleet.can_serve(leg, self.now) for leg in could), "a leg lost its last engine"
+        assert legs_left(self.fleet) >= had, "and nobody will serve it when checks are in"
 
     @rule(iid=iids)
     def capture(self, iid: str) -> None:
