@@ -12,6 +12,7 @@ from narwhal.model.control import ControlStatus, Health, OwnerRef, Readiness, Ro
 from narwhal.model.engine import Role
 from narwhal.model.handover import LifecycleView
 from narwhal.model.monitoring import MonitoringView
+from narwhal.model.numbers import unix_time
 from narwhal.model.role_control import RoleControlView, RoleDecision
 from narwhal.model.standing import StandingView
 from narwhal.model.state_view import HandoffView, StateView
@@ -136,7 +137,7 @@ def _upkeep(iid: str, view: LifecycleView) -> Document:
             record = {**record, "error": f"its identity is awaited: {awaited}"}
         elif view.wave.reason:
             record = {**record, "error": f"held with the whole fleet: {view.wave.reason}"}
-    state, deadline_at = record.get("state", "active"), record.get("deadline_at")
+    state, deadline_at = record.get("state", "active"), unix_time(record.get("deadline_at"))
     return {
         "state": state,
         "draining": state != "active",
@@ -145,8 +146,8 @@ def _upkeep(iid: str, view: LifecycleView) -> Document:
         "deadline_at": deadline_at,
         "deadline_in_s": None if deadline_at is None else round(max(0.0, deadline_at - view.wall), 3),
         "wave_id": record.get("wave_id"),
-        "old_process_start": record.get("old_process_start"),
-        "new_process_start": record.get("new_process_start"),
+        "old_process_start": unix_time(record.get("old_process_start")),
+        "new_process_start": unix_time(record.get("new_process_start")),
         "checks": record.get("checks", []),
         "error": record.get("error", ""),
     }

@@ -7,13 +7,13 @@ what is missing. A last line that was cut by a kill is dropped.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
 from narwhal.errors import ConfigError
+from narwhal.model.numbers import count, seconds
 from narwhal.model.sample import Phase, Point, Sample
 
 SCHEMA: Final = "narwhal.samples"
@@ -140,12 +140,13 @@ def _row(sample: Sample) -> dict[str, Any]:
 
 
 def _whole(value: Any, *, least: int = 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    number = count(value)
+    if number is None or number < least:
         raise ValueError(f"{value!r:.40} is no whole number of at least {least}")
-    return value
+    return number
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not (number := seconds(value)):
         raise ValueError(f"{value!r:.40} is no positive number of seconds")
-    return float(value)
+    return number

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from narwhal.errors import AttestationInvalid
 from narwhal.model.identity import EngineIdentity
+from narwhal.model.numbers import unix_time
 from narwhal.model.plain_text import is_plain, shown
 
 SCHEMA: Final = "narwhal.attestation"
@@ -104,6 +105,6 @@ def _identity(engine: Mapping[str, Any]) -> EngineIdentity:
         raise AttestationInvalid("engine.vllm_version must be a nonempty string")
     if not is_plain(version):
         raise AttestationInvalid(f"engine.vllm_version is no version: {shown(version)}")
-    if isinstance(start, bool) or not isinstance(start, int | float) or not 0 < start < 1e18:
+    if (seconds := unix_time(start)) is None:
         raise AttestationInvalid("engine.process_start_time_seconds must be a time in seconds")
-    return EngineIdentity(version, float(start))
+    return EngineIdentity(version, seconds)

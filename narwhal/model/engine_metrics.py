@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from narwhal.model.numbers import MOST_EXACT
+
 RUNNING: Final = "vllm:num_requests_running"
 WAITING: Final = "vllm:num_requests_waiting"
 CACHE: Final = "vllm:cache_config_info"
 
+_WHOLE: Final = re.compile(r"[0-9]{1,12}")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -38,7 +41,7 @@ def read_kv_capacity(body: bytes) -> int | None:
     for labels, _ in _series(body, CACHE):
         told = dict(_LABEL.findall(labels))
         blocks, size = told.get("num_gpu_blocks", ""), told.get("block_size", "")
-        if blocks.isdigit() and size.isdigit():
+        if _WHOLE.fullmatch(blocks) and _WHOLE.fullmatch(size):
             tokens += int(blocks) * int(size)
     return tokens or None
 
@@ -47,9 +50,12 @@ def _total(body: bytes, name: str) -> int | None:
     values = []
     for _, value in _series(body, name):
         try:
-            values.append(int(float(value)))
-        except (ValueError, OverflowError):
+            number = float(value)
+        except ValueError:
             return None
+        if not 0 <= number <= MOST_EXACT:
+            return None
+        values.append(int(number))
     return sum(values) if values else None
 
 

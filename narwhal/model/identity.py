@@ -7,11 +7,11 @@ engine's processes apart and never two engines.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Final
 
 from narwhal.errors import IdentityError
+from narwhal.model.numbers import unix_time
 from narwhal.model.plain_text import is_plain, shown
 
 VERSION_PATH: Final = "/version"
@@ -71,9 +71,9 @@ def read_process_start(body: bytes) -> float:
 
 def _seconds(text: str) -> float:
     try:
-        seconds = float(text)
+        start = unix_time(float(text))
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
+        start = None
+    if start is None:
         raise IdentityError(f"{METRICS_PATH} tells a {START_SERIES} that is no time")
-    return seconds
+    return start

@@ -7,6 +7,7 @@ terminals, half a surrogate pair (`"\\ud800"` is good JSON) can be written into 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, Final
 
 import orjson
@@ -59,12 +60,14 @@ def to_json(document: Mapping[str, Any]) -> bytes:
 
 
 def writable(value: Any) -> Any:
-    """The value with all its text in Unicode and its integers within 64 bits."""
+    """The value with all its text in Unicode, integers within 64 bits, and null for NaN and infinity."""
     match value:
         case str():
             return value.encode("utf-8", "backslashreplace").decode()
         case int() if not _LEAST_INT <= value <= _MOST_INT:
             return hex(value)
+        case float() if not isfinite(value):
+            return None
         case Mapping():
             return {writable(name): writable(inner) for name, inner in value.items()}
         case list() | tuple():

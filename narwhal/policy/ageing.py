@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from narwhal.model.numbers import finite
+
 REMAINING = "remaining_s"
 AGE = "age_s"
 _SIGNS = {REMAINING: -1, AGE: 1}
@@ -49,7 +51,7 @@ def _alike_field(name: str, pair: tuple[Any, Any]) -> bool:
 
 
 def _is_time(name: str, value: Any) -> bool:
-    return name in _SIGNS and isinstance(value, int | float) and not isinstance(value, bool)
+    return name in _SIGNS and finite(value) is not None
 
 
 def _is_over(value: Any, by_s: float) -> bool:

@@ -29,6 +29,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from narwhal.model.evidence import FailureClass
+from narwhal.model.numbers import count
 
 
 class Verdict(Enum):
@@ -156,7 +157,7 @@ class Breaker:
     def streaks(self) -> dict[str, dict[str, int]]:
         """Engine ID to class to failures in a row, both sorted; what has none is left out."""
         return {
-            iid: {failure.value: count for failure, count in sorted(streaks.items())}
+            iid: {failure.value: times for failure, times in sorted(streaks.items())}
             for iid, streaks in sorted(self._streaks.items())
         }
 
@@ -166,7 +167,7 @@ class Breaker:
         for iid in engines:
             self._begun.update((iid, failure) for failure in FailureClass)
             told = streaks.get(iid)
-            counts = {c: told.get(c.value) for c in FailureClass} if isinstance(told, Mapping) else {}
-            known = {c: n for c, n in counts.items() if type(n) is int and n > 0}
+            counts = {c: count(told.get(c.value)) for c in FailureClass} if isinstance(told, Mapping) else {}
+            known = {c: n for c, n in counts.items() if n}
             if known:
                 self._streaks[iid] = known

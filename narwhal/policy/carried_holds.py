@@ -13,11 +13,11 @@ The guard of the last engine is asked anew: roles may be others than they were.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from narwhal.model.effect import ProbeKind
 from narwhal.model.handoff import HandoffDocument
+from narwhal.model.numbers import seconds
 from narwhal.policy.ejections import CARRIED
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def told_quarantines(holds: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
     """
     found = {}
     for iid, told in sorted(holds.items()):
-        left = told.get("remaining_s") if isinstance(told, Mapping) else None
-        if isinstance(left, int | float) and type(left) is not bool and 0 < left < inf:
-            found[iid] = (float(left), str(told.get("reason", "")))
+        left = seconds(told.get("remaining_s")) if isinstance(told, Mapping) else None
+        if left:
+            found[iid] = (left, str(told.get("reason", "")))
     return found

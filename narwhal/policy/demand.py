@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from narwhal.model.numbers import count, seconds
+
 
 class Risk(StrEnum):
     FIRST_TOKEN_TIMEOUT = "first_token_timeout"
@@ -46,14 +48,11 @@ class DemandRisk:
 
     def restore(self, told: Mapping[str, Any] | None, now: float) -> None:
         """Takes an owner's account, its age as of `now`. What is not in its shape is no risk known here."""
-        kind, age_s, events = (told or {}).get("kind"), (told or {}).get("age_s"), (told or {}).get("events")
+        row = told or {}
+        kind, age_s, events = row.get("kind"), seconds(row.get("age_s")), row.get("events")
         self._kind, self._at, self._events = "", 0.0, {}
-        if not isinstance(kind, str) or not _is_number(age_s):
+        if not isinstance(kind, str) or age_s is None:
             return
-        self._kind, self._at = kind, now - float(age_s or 0.0)
+        self._kind, self._at = kind, now - age_s
         if isinstance(events, Mapping):
-            self._events = {str(name): count for name, count in events.items() if type(count) is int}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+            self._events = {str(name): times for name, times in events.items() if count(times)}

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from math import isfinite
 from typing import Any
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import Check
 from narwhal.model.maintenance import Captured, DrainRecord, DrainState, WorkLeft
+from narwhal.model.numbers import unix_time
 from narwhal.policy.readmission import FAILED, ORDER, PASSED, PROCESS
 
 INTERRUPTED = "validation interrupted: repeat the readmit"
@@ -240,24 +240,17 @@ def _read(iid: str, row: Mapping[str, Any]) -> DrainRecord:
     return DrainRecord(
         iid,
         state,
-        deadline_at=_number(row.get("deadline_at")),
+        deadline_at=unix_time(row.get("deadline_at")),
         wave_id=wave_id if isinstance(wave_id, str) else None,
         captured=_captured(row),
-        new_process_start=_number(row.get("new_process_start")),
+        new_process_start=unix_time(row.get("new_process_start")),
         checks=checks,
         error=(error or UNREADABLE) if state is DrainState.BLOCKED else "",
     )
 
 
 def _captured(row: Mapping[str, Any]) -> Captured | None:
-    start = _number(row.get("old_process_start"))
+    start = unix_time(row.get("old_process_start"))
     if start is None:
         return None
     return Captured(start, str(row.get("vllm_version", "")), str(row.get("attestation_digest", "")))
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        return None
-    return float(value)

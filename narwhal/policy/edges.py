@@ -39,6 +39,7 @@ from typing import Any
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import FailureClass, ProbeOutcome
+from narwhal.model.numbers import seconds
 from narwhal.model.pair_view import EdgeView
 from narwhal.policy.edge_map import PARTNERS, Edge, EdgeMap, IsOut
 
@@ -306,9 +307,8 @@ class Edges:
             names = (row.get("producer"), row.get("consumer")) if isinstance(row, Mapping) else ("", "")
             edge = self.map.edge(str(names[0]), str(names[1]))
             if edge is not None:
-                age_s = row.get("age_s")
-                since = now - age_s if type(age_s) in (int, float) and 0 <= age_s < inf else now
-                self._avoid(edge, str(row.get("reason") or _UNTOLD), now=since, due_at=now)
+                age_s = seconds(row.get("age_s")) or 0.0
+                self._avoid(edge, str(row.get("reason") or _UNTOLD), now=now - age_s, due_at=now)
 
     def check_invariants(self) -> None:
         """Raises InvariantViolation where the accounts of one edge contradict each other."""

@@ -15,6 +15,7 @@ import orjson
 from narwhal.errors import SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, HandoffDocument
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.model.numbers import count, finite
 from narwhal.model.plain_text import to_json
 from narwhal.model.request import Counters
 from narwhal.policy.ageing import aged, alike
@@ -105,7 +106,7 @@ class _Reader:
         self._check_schema()
         roles = self._mapping("roles")
         return HandoffDocument(
-            at=float(self._checked("at", _is_number, wanted="a number")),
+            at=float(self._checked("at", _is_number, wanted="a finite number")),
             run=self._text("run"),
             model=self._text("model"),
             epoch=self._checked("epoch", _is_epoch, wanted=f"an integer from 0 to {MAX_EPOCH}"),
@@ -129,7 +130,8 @@ class _Reader:
     def _check_schema(self) -> None:
         if self._fields.get("schema") != HANDOFF_SCHEMA:
             raise self._wrong("schema", f'"{HANDOFF_SCHEMA}"')
-        if self._fields.get("schema_version") != SCHEMA_VERSION:
+        version = self._fields.get("schema_version")
+        if version != SCHEMA_VERSION or isinstance(version, bool):
             raise self._wrong("schema_version", str(SCHEMA_VERSION))
 
     def _wrong(self, name: str, wanted: str) -> SavedStateError:
@@ -170,18 +172,18 @@ class _Reader:
 
     def _counters(self) -> Counters:
         counters = self._mapping("counters")
-        if not all(_is_count(count) for name, count in counters.items() if name in _COUNTERS):
+        if not all(_is_count(told) for name, told in counters.items() if name in _COUNTERS):
             raise self._wrong("counters", "an object of integers from 0 to 2^53")
-        return Counters(**{name: count for name, count in counters.items() if name in _COUNTERS})
+        return Counters(**{name: told for name, told in counters.items() if name in _COUNTERS})
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return finite(value) is not None
 
 
 def _is_count(value: Any) -> bool:
     """More than a double counts exactly is damage: it could not be written again."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53
+    return count(value) is not None
 
 
 def _is_epoch(value: Any) -> bool:

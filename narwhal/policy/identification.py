@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Final, Self
 
 from narwhal.errors import InvariantViolation
@@ -38,6 +37,7 @@ from narwhal.model.evidence import (
     Validated,
 )
 from narwhal.model.identity import SAME_START_S
+from narwhal.model.numbers import unix_time
 from narwhal.model.settings import FleetConfig
 from narwhal.policy.ejections import WAIT_S
 from narwhal.policy.membership import takes_last
@@ -51,7 +51,8 @@ WHOLE_WAVE: Final = "whole_wave"
 def read_starts(told: object) -> dict[str, float]:
     """`process_starts` of a handoff; what is no time is left out."""
     rows = told.items() if isinstance(told, Mapping) else ()
-    return {str(iid): float(start) for iid, start in rows if _is_time(start)}
+    times = ((str(iid), unix_time(start)) for iid, start in rows)
+    return {iid: start for iid, start in times if start is not None}
 
 
 _UNATTESTED = "unattested"
@@ -343,7 +344,3 @@ class Identification:
         if barred != self._standings.barred:
             self._standings.barred = barred
             self._standings.version += 1
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

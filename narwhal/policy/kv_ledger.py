@@ -27,6 +27,7 @@ from math import ceil, inf
 from typing import Any
 
 from narwhal.errors import InvariantViolation
+from narwhal.model.numbers import count, seconds
 
 LEASE_S = 30.0
 MOST = 65536
@@ -199,8 +200,9 @@ def _entries(told: object, now: float) -> Iterable[_Entry]:
     """The rows of every engine that can be read."""
     for iid, rows in told.items() if isinstance(told, Mapping) else ():
         for row in rows if isinstance(rows, list | tuple) else ():
-            values: list[Any] = [row.get(name) for name in _FIELDS] if isinstance(row, Mapping) else [None]
-            if all(type(value) in (int, float) and 0 <= value < inf for value in values):
-                handoffs, tokens, work, left = values
-                if handoffs and left:
-                    yield _Entry(str(iid), now + left, int(tokens), float(work), int(handoffs), told=True)
+            if not isinstance(row, Mapping):
+                continue
+            handoffs, tokens = count(row.get("handoffs")), count(row.get("tokens"))
+            work, left = seconds(row.get("work")), seconds(row.get("remaining_s"))
+            if handoffs and tokens is not None and work is not None and left:
+                yield _Entry(str(iid), now + left, tokens, work, handoffs, told=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from narwhal.errors import NarwhalError
+from narwhal.model.numbers import finite
 
 LEGS = ("any", "prefill", "decode", "probe", "tokenize", "models", "health", "metrics", "version", "reset")
 
@@ -190,7 +191,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+    return finite(value) is not None
 
 
 def _is_string(value: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from narwhal.errors import ConfigError
 from narwhal.model.engine import EngineProfile
+from narwhal.model.numbers import finite
 from narwhal.sim.settings import SimSettings
 
 _COEFFICIENTS = ("ttft_a", "ttft_b", "ttft_c", "tpot_slope", "tpot_intercept")
@@ -67,7 +68,7 @@ def _profile(row: Any, where: str) -> EngineProfile:
         raise ConfigError(f"{where}.iid: must be a nonempty string")
     for name in (*_COEFFICIENTS, *(key for key in _OPTIONAL if key in row)):
         value = row.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if (number := finite(value)) is None or number < 0:
             raise ConfigError(f"{where}.{name}: must be a finite number of at least 0")
     known = {field.name for field in fields(EngineProfile)}
     return EngineProfile(**{key: value for key, value in row.items() if key in known})

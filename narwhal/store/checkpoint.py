@@ -20,6 +20,8 @@ from narwhal.atomic_file import replace_file
 from narwhal.errors import ConfigError, SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, CheckpointRecord
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.model.numbers import json_integer, json_number
+from narwhal.model.plain_text import writable
 from narwhal.model.request import Counters
 from narwhal.store.numbers import MOST_EXACT, MOST_TTL_MS
 
@@ -34,6 +36,12 @@ _OWN: Final[Mapping[str, type | tuple[type, ...]]] = {
     "boot_id": str,
     "boottime_s": (int, float),
     "totals": dict,
+}
+_MOST: Final = {
+    "seq": MOST_EXACT,
+    "applied_n": MOST_EXACT,
+    "epoch_floor": MAX_EPOCH,
+    "ttl_ms_max": MOST_TTL_MS,
 }
 
 
@@ -60,7 +68,12 @@ class FileCheckpoint:
     def write(self, record: CheckpointRecord) -> None:
         own = {name: getattr(record, name) for name in _OWN}
         own["totals"] = {run: counters.fields() for run, counters in record.totals.items()}
-        text = json.dumps({**record.document, **own}, allow_nan=False)
+        document = {**record.document, **own}
+        try:
+            text = json.dumps(document, allow_nan=False)
+        except ValueError:
+            # Another router told an infinity or NaN in a field that this version does not know.
+            text = json.dumps(writable(document), allow_nan=False)
         replace_file(self.path, text.encode(), mode=MODE)
         _sync_directory(self.path.parent)
 
@@ -113,7 +126,7 @@ def _record(path: Path, text: bytes) -> CheckpointRecord:
             raise SavedStateError(f"{path}: {name} has the wrong type, got {value!r:.80}")
         if isinstance(value, int | float) and value < 0:
             raise SavedStateError(f"{path}: {name} must not be negative, got {value!r}")
-    for name, most in (("epoch_floor", MAX_EPOCH), ("ttl_ms_max", MOST_TTL_MS), ("applied_n", MOST_EXACT)):
+    for name, most in _MOST.items():
         if own.get(name, 0) > most:
             raise SavedStateError(f"{path}: {name} must be at most {most}")
     own["totals"] = {run: _counters(path, run, told=told) for run, told in own.get("totals", {}).items()}
@@ -135,7 +148,9 @@ def _counters(path: Path, run: str, *, told: object) -> Counters:
 
 def _parsed(path: Path, text: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(text, parse_constant=_no_constant)
+        fields = json.loads(
+            text, parse_constant=_no_constant, parse_int=json_integer, parse_float=json_number
+        )
     except (ValueError, RecursionError) as error:
         raise SavedStateError(f"{path} is not a whole JSON document: {error}") from error
     if not isinstance(fields, dict):

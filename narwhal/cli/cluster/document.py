@@ -8,6 +8,8 @@ from typing import Any
 
 from narwhal.model.handoff import LogEntry
 from narwhal.model.lease import LeaseView
+from narwhal.model.numbers import count
+from narwhal.model.process import ProcessMark
 from narwhal.runtime.records import ClusterRecords, public_holder, sum_of
 
 Document = dict[str, Any]
@@ -49,7 +51,7 @@ def lease_fields(lease: LeaseView) -> Document:
         "successor": lease.successor,
         "replicas": lease.replicas,
         "host": fields.get("host", ""),
-        "pid": int(fields.get("pid") or 0),
+        "pid": ProcessMark.of_record(fields).pid,
         "version": fields.get("version", ""),
     }
 
@@ -86,7 +88,7 @@ def change_of(entry: LogEntry) -> Document:
         "kind": entry.kind.value,
         "epoch": entry.position.epoch,
         "router_id": str(body.get("owner") or ""),
-        "at": float(body.get("at_ms") or 0) / 1000,
+        "at": (count(body.get("at_ms")) or 0) / 1000,
         "reason": str(body.get("reason") or ""),
         "successor": str(body.get("successor") or ""),
     }
@@ -95,7 +97,7 @@ def change_of(entry: LogEntry) -> Document:
 def _claim(router_id: str, text: str) -> Document:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     claim: Mapping[str, Any] = found if isinstance(found, dict) else {"reason": text}
     return {"router_id": router_id, "epoch": claim.get("epoch"), "reason": str(claim.get("reason", ""))}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from narwhal.cli.times import shown_time
 
 Fields = Mapping[str, Any]
 
@@ -138,8 +139,14 @@ def history_view(changes: Sequence[Fields]) -> RenderableType:
         return Text("no change of ownership is remembered: neither by the log nor by a router that answers")
     table = _plain("when (UTC)", "epoch", "what", "router", "reason", "told by")
     for change in changes:
-        when = datetime.fromtimestamp(change["at"], UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        when = _when(change["at"])
         told = ", ".join(change["told_by"])
         reason = change["reason"] + (f" -> {change['successor']}" if change.get("successor") else "")
         table.add_row(when, str(change["epoch"]), change["kind"], change["router_id"], reason or "-", told)
     return table
+
+
+def _when(at: float) -> str:
+    """To the millisecond."""
+    time = shown_time(at, "%Y-%m-%d %H:%M:%S.%f")
+    return time[:-3] or time

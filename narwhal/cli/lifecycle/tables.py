@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from narwhal.cli.times import shown_time
 
 Fields = Mapping[str, Any]
 
@@ -83,7 +84,7 @@ def _started(row: Fields) -> str:
 
 
 def _when(start: float) -> str:
-    return datetime.fromtimestamp(start, UTC).strftime("%m-%d %H:%M:%S")
+    return shown_time(start, "%m-%d %H:%M:%S")
 
 
 def _checks(checks: list[Fields]) -> list[str]:

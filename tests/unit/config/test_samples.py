@@ -91,6 +91,16 @@ def test_samples_of_another_model_or_auth_mode_are_refused(tmp_path: Path) -> No
             '"tokens": 66, "seconds": 1, "vllm_version": "1"}',
             "True is no whole number of at least 1",
         ),
+        (
+            '{"iid": "e0", "phase": "prefill", "requests": 1, "about_tokens": 64, "repeat": 0, '
+            f'"tokens": 1{"0" * 400}, "seconds": 1, "vllm_version": "1"}}',
+            "line 4 is no sample: 10* is no whole number of at least 1",
+        ),
+        (
+            '{"iid": "e0", "phase": "prefill", "requests": 1, "about_tokens": 64, "repeat": 0, '
+            f'"tokens": 66, "seconds": 1{"0" * 400}, "vllm_version": "1"}}',
+            "line 4 is no sample: 10* is no positive number of seconds",
+        ),
     ],
 )
 def test_a_line_that_is_no_sample_is_named(tmp_path: Path, line: str, said: str) -> None:

@@ -16,6 +16,7 @@ BOUND = EngineIdentity("0.32.0", 1795979050.83)
 ATTESTED = Attestation({"vllm_version": "0.32.0", "kv_heads": 8}, {"kv_heads": "config.json"}, BOUND)
 
 
+NO_TIMES = (0, -1.0, 253_402_300_800, 1e17, 10**400)
 NO_VERSIONS = ("\ud800", "0.32.0\n", "\x1b[31m", "x" * 200)
 
 
@@ -54,6 +55,10 @@ def test_the_digest_is_over_the_compact_sorted_rest() -> None:
         (served(engine={"vllm_version": "", "process_start_time_seconds": 1.0}), "engine.vllm_version"),
         (served(engine={"vllm_version": "1", "process_start_time_seconds": True}), "must be a time"),
         (served(engine={"vllm_version": "1"}), "must be a time"),
+        *(
+            (served(engine={"vllm_version": "1", "process_start_time_seconds": time}), "must be a time")
+            for time in NO_TIMES
+        ),
         *(
             (served(engine={"vllm_version": version}), "vllm_version is no version")
             for version in NO_VERSIONS
@@ -96,6 +101,10 @@ def test_a_process_start_is_read() -> None:
         (b"process_start_time_seconds nan\n", "is no time"),
         (b"process_start_time_seconds soon\n", "is no time"),
         (b"process_start_time_seconds\n", "is no time"),
+        *(
+            (b"process_start_time_seconds " + time + b"\n", "is no time")
+            for time in (b"0", b"-1", b"inf", b"1e999", b"1e17", b"253402300800", b"9" * 400)
+        ),
     ],
 )
 def test_a_process_start_that_tells_nothing_is_named(body: bytes, said: str) -> None:

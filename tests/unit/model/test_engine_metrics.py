@@ -26,12 +26,17 @@ def test_load_that_is_not_told_is_unknown() -> None:
     assert read_load(b"") is None
     assert read_load(b"vllm:num_requests_running 1\n") is None
     assert read_load(b"vllm:num_requests_running 1\nvllm:num_requests_waiting nan\n") is None
+    for odd in (b"-1", b"inf", b"1e300", b"x"):
+        assert read_load(b"vllm:num_requests_running 1\nvllm:num_requests_waiting " + odd + b"\n") is None
 
 
 def test_capacity_is_blocks_times_their_size() -> None:
     assert read_kv_capacity(SEEN) == 24_000
     assert read_kv_capacity(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0\n') is None
     assert read_kv_capacity(b"") is None
+    for odd in ("²", "٣", "9" * 5000):
+        told = f'vllm:cache_config_info{{block_size="16",num_gpu_blocks="{odd}"}} 1.0\n'
+        assert read_kv_capacity(told.encode()) is None
 
 
 def test_models_are_read_with_their_lengths() -> None:

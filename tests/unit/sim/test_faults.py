@@ -87,6 +87,7 @@ def test_defaults_stand_for_what_is_left_out() -> None:
         ({"fault": "refuse", "leg": "decode"}, "acts on the whole engine"),
         ({"fault": "refuse", "match": "x"}, "acts on the whole engine"),
         ({"fault": "hang", "match": 7}, "match: must be a string, not 7"),
+        ({"fault": "process_start", "shift": 10**400}, "process_start.shift: must be a number"),
         ({"fault": "edge"}, "edge.port: is required"),
         ({"fault": "edge", "port": 1, "how": "gone"}, "edge.how: 'gone' is not known"),
         ({"fault": "stall", "after": 1.5}, "stall.after: must be an integer"),

@@ -54,6 +54,7 @@ def test_profiles_are_read_by_engine(tmp_path: Path) -> None:
         ({"schema": "narwhal.profiles", "profiles": [{}]}, "profiles[0].iid"),
         ({"schema": "narwhal.profiles", "profiles": [{**ROW, "ttft_b": True}]}, "profiles[0].ttft_b"),
         ({"schema": "narwhal.profiles", "profiles": [{**ROW, "ttft_b": -1}]}, "profiles[0].ttft_b"),
+        ({"schema": "narwhal.profiles", "profiles": [{**ROW, "ttft_b": 10**400}]}, "profiles[0].ttft_b"),
     ],
 )
 def test_a_wrong_profiles_file_is_told_by_file_and_field(tmp_path: Path, document: Any, message: str) -> None:

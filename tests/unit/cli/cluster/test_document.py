@@ -116,6 +116,23 @@ def test_a_claim_that_cannot_be_read_is_shown_as_it_is() -> None:
     assert document["claims"] == [{"router_id": "b:1", "epoch": None, "reason": "scrawl"}]
 
 
+@pytest.mark.parametrize("claim", ["[" * 100_000, "7", '{"epoch": NaN'])
+def test_no_claim_ends_the_command(claim: str) -> None:
+    assert claim[:7] in shown(status_view(cluster_document(replace(RECORDS, claims={"b:1": claim}))))
+
+
+@pytest.mark.parametrize("at_ms", [None, "soon", -1, 2**60, 10**400, 2**53])
+def test_a_time_that_no_router_wrote_ends_no_command(at_ms: Any) -> None:
+    entry = LogEntry(LogPosition(7, 1), EntryKind.ACQUIRED, {"owner": "a:1", "at_ms": at_ms})
+    changes = cluster_document(replace(RECORDS, changes=(entry,)))["ownership_changes"]
+    assert "? " in shown(history_view([{**one, "told_by": ["log"]} for one in changes]))
+
+
+def test_a_pid_that_no_router_wrote_is_unknown() -> None:
+    records = with_lease(fields={**(HELD.fields or {}), "pid": "many"})
+    assert cluster_document(records)["lease"]["pid"] == 0
+
+
 def test_a_history_without_changes_says_so() -> None:
     assert "no change of ownership" in shown(history_view([]))
 

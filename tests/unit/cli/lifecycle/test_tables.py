@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from narwhal.cli.lifecycle.tables import lifecycle_view
@@ -48,6 +49,13 @@ def test_an_engine_is_a_row() -> None:
     assert rows["e0"] == "active yes - 0 + 2 - -"
     assert rows["e1"] == "draining no no 0 + 2 in 12 s 01-15 08:00:00"
     assert rows["e2"] == "deadline exceeded no no 0 + 2 passed -"
+
+
+@pytest.mark.parametrize("start", [1e17, -1.0, 10**400, "soon"])
+def test_a_time_that_no_calendar_has_keeps_nobody_from_reading_the_rest(start: Any) -> None:
+    lines = shown(e0=row("drained", old_process_start=start), e1=row())
+    assert next(line.split()[-1] for line in lines if line.startswith("e0")) == "?"
+    assert any(line.startswith("e1") for line in lines)
 
 
 def test_what_blocks_an_engine_stands_below_with_its_checks() -> None:
