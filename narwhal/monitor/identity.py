@@ -1,4 +1,4 @@
-"""Looks at a contracted engine and its sidecar together: which process is it, is it what the fleet wants."""
+"""Asks engines and their sidecars which process they are, and looks at both: is it what the fleet wants."""
 
 from __future__ import annotations
 
@@ -8,12 +8,37 @@ from dataclasses import dataclass
 from typing import Any
 
 from narwhal.errors import AttestationInvalid, EngineError, IdentityError
+from narwhal.model.attestation import Attestation
 from narwhal.model.effect import ProbeWanted
 from narwhal.model.evidence import Identified, IdentityOutcome
 from narwhal.model.identity import EngineIdentity
 from narwhal.monitor.probe_legs import ProbeLegs, is_ours, we_are_cancelled
 from narwhal.policy.identity import unlike
 from narwhal.ports import Identities
+
+
+class Questions:
+    """Whoever wants to know asks here. Raises IdentityError and EngineError; a stale epoch has been told to
+    the gate by then (`ProbeLegs.told`). `timeout_s` bounds each question."""
+
+    def __init__(self, identities: Identities, legs: ProbeLegs, *, timeout_s: float) -> None:
+        self._identities = identities
+        self._legs = legs
+        self._timeout_s = timeout_s
+
+    async def live(self, iid: str) -> EngineIdentity:
+        """What the engine itself tells."""
+        return await self._legs.told(iid, self._identities.identity(iid, timeout_s=self._timeout_s))
+
+    async def together(self, iid: str) -> tuple[Attestation, EngineIdentity]:
+        """The attestation first: only a later look at the engine proves it."""
+        try:
+            told = await self._legs.told(iid, self._identities.attestation(iid, timeout_s=self._timeout_s))
+        except EngineError as error:
+            if is_ours(error):
+                raise
+            raise AttestationInvalid(f"the sidecar gives no answer ({error})") from error
+        return told, await self.live(iid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,38 +50,25 @@ class Seen:
 
 
 class IdentityLooks:
-    """`timeout_s` bounds each question. `starts` keeps what was seen last, for whoever accepts it."""
+    """`starts` keeps what was seen last, for whoever accepts it."""
 
-    def __init__(
-        self, identities: Identities, legs: ProbeLegs, *, contract: Mapping[str, Any], timeout_s: float
-    ) -> None:
-        self._identities = identities
-        self._legs = legs
+    def __init__(self, ask: Questions, *, contract: Mapping[str, Any]) -> None:
+        self._ask = ask
         self._contract = contract
-        self._timeout_s = timeout_s
         self.starts: dict[str, float] = {}
 
     async def see(self, iid: str) -> Seen:
-        """The attestation first: only a later look at the engine proves it. Raises IdentityError and
-        EngineError."""
-        ask, within_s = self._identities, self._timeout_s
-        try:
-            told = await self._legs.told(iid, ask.attestation(iid, timeout_s=within_s))
-        except EngineError as error:
-            if is_ours(error):
-                raise
-            raise AttestationInvalid(f"the sidecar gives no answer ({error})") from error
-        live = await self._legs.told(iid, ask.identity(iid, timeout_s=within_s))
+        """Raises IdentityError and EngineError."""
+        told, live = await self._ask.together(iid)
         self.starts[iid] = live.process_start
         return Seen(live, unlike(self._contract, told, live=live))
 
     async def _start(self, iid: str) -> float | None:
         """Of an engine whose sidecar is silent: which process is it? None: nobody knows."""
         try:
-            live = await self._legs.told(iid, self._identities.identity(iid, timeout_s=self._timeout_s))
+            return (await self._ask.live(iid)).process_start
         except (EngineError, IdentityError):
             return None
-        return live.process_start
 
     async def look(self, probe: ProbeWanted) -> Identified:
         """As evidence. Never raises for what an engine or a sidecar does."""

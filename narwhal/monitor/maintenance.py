@@ -72,11 +72,14 @@ class Maintenance:
         wave, iid = upkeep.orders.is_wave(order), upkeep.orders.targets(order)[0]
         task = self._readmissions.of_wave() if wave else self._readmissions.of(iid)
         error = await ended(task)
-        if error is None:
-            error = upkeep.why_out(None if wave else iid)
         not_durable = await self._store()
         if not self._gate.may_admit(self._clock.now()):
             return OrderAnswer(OrderOutcome.UNAVAILABLE, LOST)
+        if not error:
+            # Looked at after all else: it may have been taken out again while it was stored.
+            why = upkeep.why_out(None if wave else iid)
+            passed = error is not None
+            error = _out_again("the fleet" if wave else iid) if why and passed else why
         return OrderAnswer(OrderOutcome.REFUSED if error else OrderOutcome.DONE, error, not_durable)
 
     # --- the monitor's part ----------------------------------------------------------------------
@@ -121,16 +124,14 @@ class Maintenance:
         return ""
 
     async def _identity(self, iid: str) -> Captured:
-        """The attestation first: only a later look at the engine proves it."""
-        look, digest = self._looking, ""
-        attestation = None
-        if look.attested:
-            attestation = await look.identities.attestation(iid, timeout_s=look.timeout_s)
-            digest = attestation.digest
-        live = await look.identities.identity(iid, timeout_s=look.timeout_s)
-        if attestation is not None and not live.started_with(attestation.identity):
+        look = self._looking
+        if not look.attested:
+            live = await look.identities.live(iid)
+            return Captured(live.process_start, live.vllm_version, "")
+        attestation, live = await look.identities.together(iid)
+        if not live.started_with(attestation.identity):
             raise IdentityError("the sidecar attests another process than the one that answers")
-        return Captured(live.process_start, live.vllm_version, digest)
+        return Captured(live.process_start, live.vllm_version, attestation.digest)
 
     async def _settle(self, iid: str) -> None:
         """The engine is asked first, our own books are read after: nothing is sent there in between."""
@@ -177,6 +178,10 @@ def _not_captured(whys: Mapping[str, str]) -> str:
         f"{', '.join(failed)} are out of placement, but which processes they are could not be read ({told}): "
         "repeat the drain"
     )
+
+
+def _out_again(name: str) -> str:
+    return f"every check passed, and {name} was taken out again meanwhile: look at the lifecycle document"
 
 
 async def ended(task: asyncio.Task[str]) -> str | None:

@@ -18,12 +18,13 @@ from narwhal.errors import IdentityError
 from narwhal.model.evidence import Validated
 from narwhal.model.identity import SAME_START_S
 from narwhal.monitor.group import Edges, Group
+from narwhal.monitor.identity import Questions
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.probe_legs import ProbeLegs
 from narwhal.monitor.validation import Result, Step, Validation
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import FAILED, PASSED, PROCESS
-from narwhal.ports import ControlGate, Identities, StatePublisher
+from narwhal.ports import ControlGate, StatePublisher
 
 NO_CAPTURE = "which process was drained is not on record: repeat the drain while it runs, then restart it"
 
@@ -37,9 +38,8 @@ class Looking:
     this step as `process`; `ring` tells the transfers that prove a wave."""
 
     legs: ProbeLegs
-    identities: Identities
+    identities: Questions
     attested: bool
-    timeout_s: float
     steps: Callable[[Step], tuple[Step, ...]]
     ring: Edges
 
@@ -138,7 +138,7 @@ class Readmissions:
         if captured is None:
             return FAILED, NO_CAPTURE
         try:
-            live = await self._looking.identities.identity(iid, timeout_s=self._looking.timeout_s)
+            live = await self._looking.identities.live(iid)
         except IdentityError as error:
             return FAILED, str(error)
         self._starts[iid] = live.process_start

@@ -15,7 +15,7 @@ from narwhal.model.effect import ProbeKind
 from narwhal.model.placement import Reservation
 from narwhal.model.settings import FleetConfig
 from narwhal.monitor.group import CohortLook, Group
-from narwhal.monitor.identity import IdentityLooks
+from narwhal.monitor.identity import IdentityLooks, Questions
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.maintenance import Maintenance
@@ -81,7 +81,8 @@ class Probing:
             probed=Probed.by(config.engine, model=config.model),
             books=ProbeBooks(parts.fleet.accounts, parts.clock, taken=parts.fleet.upkeep.taken),
         )
-        looks = _identity_looks(config, self._identities, legs=legs)
+        self._ask = Questions(self._identities, legs, timeout_s=config.engine.health_timeout_s)
+        looks = None if config.contract is None else IdentityLooks(self._ask, contract=config.contract)
         attestation = NO_ATTESTATION if looks is None else attested(looks)
         self._legs = legs
         self._steps = partial(
@@ -99,9 +100,8 @@ class Probing:
         config, parts = self._config, self._parts
         looking = Looking(
             self._legs,
-            self._identities,
+            self._ask,
             attested=config.contract is not None,
-            timeout_s=config.engine.health_timeout_s,
             steps=lambda process: self._steps(process=process),
             ring=self._ring,
         )
@@ -150,12 +150,3 @@ class Probing:
     def _ring(self, members: Sequence[str]) -> list[tuple[str, str]]:
         fleet = self._parts.fleet
         return ring(members, fleet.roles(), pinned=set(fleet.pinned()))
-
-
-def _identity_looks(
-    config: FleetConfig, identities: EngineIdentities, *, legs: ProbeLegs
-) -> IdentityLooks | None:
-    """None where nothing is to be compared with."""
-    if config.contract is None:
-        return None
-    return IdentityLooks(identities, legs, contract=config.contract, timeout_s=config.engine.health_timeout_s)

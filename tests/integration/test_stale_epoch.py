@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httpx
 
 from narwhal.clock import SystemClock
-from narwhal.cluster.local import LocalGate
 from narwhal.engine.control import LeanControl
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import LegAnswered
@@ -23,39 +22,13 @@ from narwhal.sim.rack import Stand
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.engines import engines_here
+from tests.support.gates import UNBELIEVABLE, Owner
 from tests.support.looking import legs_of, prober_of
 from tests.support.scripted import until
 from tests.support.serving import Rig, RouterOptions, router, specs
 from tests.support.settings import fleet_config, handoff_document
 
 PROMPT = {"prompt": [1, 2, 3], "max_tokens": 2}
-UNBELIEVABLE = 2**40
-
-
-@dataclass
-class Owner(LocalGate):
-    """In control under `own` until an engine knows a higher epoch."""
-
-    own: int = 5
-    told: list[tuple[str, int]] = field(default_factory=list)
-    shutting_down: bool = False
-
-    def may_admit(self, now: float) -> bool:
-        return not any(self._believed(epoch) for _, epoch in self.told)
-
-    def refusal(self, now: float) -> str:
-        return "" if self.may_admit(now) else "fenced: an engine knows more"
-
-    @property
-    def epoch(self) -> int:
-        return self.own
-
-    def overruled(self, iid: str, epoch: int) -> bool:
-        self.told.append((iid, epoch))
-        return self._believed(epoch)
-
-    def _believed(self, epoch: int) -> bool:
-        return self.own < epoch < UNBELIEVABLE
 
 
 def knows(stand: Stand, epoch: int) -> None:

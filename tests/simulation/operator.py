@@ -16,6 +16,7 @@ from narwhal.errors import EngineUnreachable
 from narwhal.model.attestation import Attestation
 from narwhal.model.identity import EngineIdentity
 from narwhal.model.maintenance import DrainOrder, OrderOutcome
+from narwhal.monitor.identity import Questions
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.maintenance import Maintenance
 from narwhal.monitor.probe_legs import Probed, ProbeLegs
@@ -63,11 +64,11 @@ def maintenance_of(router: SimRouter) -> Maintenance:
     fleet, probed = router.fleet, Probed("tiny", health_s=5.0, leg_s=5.0)
     books = ProbeBooks(fleet.accounts, router.clock, taken=fleet.upkeep.taken)
     dialect = make_dialect("vllm", "nixl")
+    legs = ProbeLegs(SilentEngines(), dialect, gate=gate, probed=probed, books=books)
     looking = Looking(
-        ProbeLegs(SilentEngines(), dialect, gate=gate, probed=probed, books=books),
-        SameProcesses(),
+        legs,
+        Questions(SameProcesses(), legs, timeout_s=5.0),
         attested=False,
-        timeout_s=5.0,
         steps=lambda process: (),
         ring=lambda members: [],
     )

@@ -13,11 +13,11 @@ from narwhal.engine.memory_control import Answering, ControlAsk, MemoryControl
 from narwhal.model.attestation import Attestation
 from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.engine import EngineSpec
-from narwhal.model.evidence import Identified, IdentityOutcome
+from narwhal.model.evidence import Identified, IdentityOutcome, Validated
 from narwhal.model.identity import EngineIdentity
-from narwhal.monitor.identity import IdentityLooks
+from narwhal.monitor.identity import IdentityLooks, Questions
 from narwhal.monitor.prober import Prober
-from narwhal.monitor.validation import Validation
+from narwhal.monitor.validation import Validation, attested
 from narwhal.ports import ControlGate, EngineReply
 from tests.support.evidence import Heard
 from tests.support.looking import legs_of
@@ -84,7 +84,7 @@ def look(
         )
         legs = legs_of(engines, gate, budget_s=BUDGET_S)
         identities = EngineIdentities([spec], engines, sidecars=sidecars)
-        looks = IdentityLooks(identities, legs, contract=CONTRACT, timeout_s=BUDGET_S)
+        looks = IdentityLooks(Questions(identities, legs, timeout_s=BUDGET_S), contract=CONTRACT)
         heard = Heard()
         prober = Prober(legs, Validation(()), sink=heard, streaming=lambda iid: streaming, looks=looks)
         for _ in range(3):
@@ -150,3 +150,24 @@ def test_an_engine_that_knows_a_higher_epoch_says_nothing_of_its_identity() -> N
 
 def test_an_engine_that_refuses_by_an_epoch_that_nobody_can_have_is_silent() -> None:
     assert look(sidecar(), stale).outcome is SILENT
+
+
+def test_a_readmission_tells_which_process_it_looked_at() -> None:
+    """Not told, the next owner would find another process than the accepted one, and hold the fleet."""
+
+    async def main() -> None:
+        spec = EngineSpec("e0", "http://e0", attestation_url="http://e0:8010/v1/attestation")
+        control, sidecars = (MemoryControl({"e0": one}, connections=1) for one in (engine(), sidecar()))
+        legs = legs_of(control, LOCAL, budget_s=BUDGET_S)
+        ask = Questions(EngineIdentities([spec], control, sidecars=sidecars), legs, timeout_s=BUDGET_S)
+        looks, heard = IdentityLooks(ask, contract=CONTRACT), Heard()
+        steps = Validation((attested(looks),))
+        prober = Prober(legs, steps, sink=heard, streaming=lambda iid: False, looks=looks)
+        prober.wanted(ProbeWanted(ProbeKind.READMISSION, "e0"))
+        await until(lambda: not prober.busy, "it has ended")
+        prober.take_in()
+        (told,) = heard.of(Validated)
+        assert [check.outcome for check in told.checks] == ["passed"]
+        assert told.process_start == LIVE.process_start
+
+    asyncio.run(main())
