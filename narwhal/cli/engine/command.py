@@ -77,6 +77,9 @@ def _command(reading: FleetReading, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(launch.document(), indent=2))
         return DONE
+    if options.script:
+        print(launch.script())
+        return DONE
     for note in launch.notes:
         print(f"# {note}")
     print(f"{launch.shell()}\n\n{launch.docker()}")
@@ -102,7 +105,11 @@ def _parser() -> argparse.ArgumentParser:
         help="print the command lines that start an engine",
         description="Prints the `vllm serve` and the `docker run` line of one engine. Neither holds the key.",
     )
-    command.add_argument("--json", action="store_true", help="environment and arguments as a document")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="environment and arguments as a document")
+    form.add_argument(
+        "--script", action="store_true", help="a shell script for a supervisor that sets container.env"
+    )
     for one in (env, command):
         one.add_argument("--fleet", required=True, metavar="PATH", help="the fleet file")
         one.add_argument("--iid", required=True, metavar="ID", help="engine ID")

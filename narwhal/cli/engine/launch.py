@@ -14,6 +14,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
+from narwhal.cli.engine.env_files import FILES
 from narwhal.config.load import FleetReading
 from narwhal.model.settings import FleetConfig
 
@@ -23,6 +24,7 @@ FENCE: Final = "narwhal.fence.EpochFence"
 KV_ROLE: Final = "kv_both"
 """Roles are labels: every engine can do both legs."""
 KEY_FILE: Final = "container.env"
+KEY_VARIABLE: Final = FILES[KEY_FILE]
 CONTAINER_PATH: Final = "/opt/narwhal"
 _PORTS: Final = {"http": 80, "https": 443}
 _WIDTH: Final = 100
@@ -45,8 +47,18 @@ class Launch:
     def shell(self) -> str:
         """For a POSIX shell, in the folder where container.env is, if the engine wants a key."""
         key = f"set -a; . ./{KEY_FILE}; set +a\n" if self.keyed else ""
+        return key + _wrapped(self._shell_words())
+
+    def script(self) -> str:
+        """A POSIX shell's, for a supervisor that sets the variables of container.env: it becomes the engine.
+        Without its key the engine would serve everybody, so it is not started."""
+        unset = f"is not set: it is in {KEY_FILE}"
+        key = f': "${{{KEY_VARIABLE}:?{unset}}}"\n' if self.keyed else ""
+        return f"#!/bin/sh\n{key}" + _wrapped(["exec env", *self._shell_words()])
+
+    def _shell_words(self) -> list[str]:
         env = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-        return key + _wrapped([*env, *map(shlex.quote, ("vllm", "serve", *self.arguments))])
+        return [*env, *map(shlex.quote, ("vllm", "serve", *self.arguments))]
 
     def docker(self) -> str:
         return _wrapped([shlex.quote(word) for word in self.docker_words()])
