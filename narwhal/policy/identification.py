@@ -8,6 +8,7 @@
 | accepted | like, the same process | accepted |
 | accepted | like, another process | accepted anew; with `whole_wave` ejected |
 | accepted from a handoff | the first look finds another process | the whole fleet waits for a wave |
+| accepted before a start without `--resume` | any | as if never accepted; its process can be read |
 | accepted | no answer, `recovery.liveness_misses` times in a row | ejected |
 | accepted | the same of its sidecar alone; the accepted process runs | ejected, if others take its part |
 | owed, accepted | unlike | ejected, with the field's name |
@@ -62,39 +63,45 @@ class ProcessStarts:
     """Engine ID to the process that was accepted last, Unix seconds; configured engines only.
 
     `asked` numbers what engines were asked for: an answer from before an acceptance tells of a process that
-    may be gone.
+    may be gone. `uncompared`: whose process a router accepted before it was started without `--resume`. It is
+    kept to be read, and nobody is judged by it.
     """
 
-    __slots__ = ("_engines", "_since", "_starts", "asked")
+    __slots__ = ("_engines", "_since", "_starts", "asked", "uncompared")
 
     def __init__(self, engines: Iterable[str]) -> None:
         self._engines = frozenset(engines)
         self._starts: dict[str, float] = {}
         self._since: dict[str, int] = {}
         self.asked = 0
+        self.uncompared: frozenset[str] = frozenset()
 
     def of(self, iid: str) -> float | None:
+        """What its process is judged by; None: nothing."""
+        return None if iid in self.uncompared else self._starts.get(iid)
+
+    def last(self, iid: str) -> float | None:
+        """As `of`, those too that nobody is judged by."""
         return self._starts.get(iid)
 
     def accept(self, iid: str, start: float) -> None:
         self._starts[iid] = start
+        self.uncompared -= {iid}
         self._since[iid] = self.asked
 
     def is_stale(self, iid: str, number: int) -> bool:
         """0: nobody asked, it was seen just now."""
         return 0 < number <= self._since.get(iid, 0)
 
-    def clear(self) -> None:
-        self._starts.clear()
-
     def export(self) -> dict[str, float]:
         """Sorted by ID."""
         return dict(sorted(self._starts.items()))
 
-    def restore(self, told: object) -> None:
+    def restore(self, told: object, *, uncompared: Iterable[str] = ()) -> None:
         """Replaces everything by what a handoff tells; what was asked before it is stale."""
         self._since = dict.fromkeys(self._engines, self.asked)
         self._starts = {iid: start for iid, start in read_starts(told).items() if iid in self._engines}
+        self.uncompared = frozenset(self._starts).intersection(uncompared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +173,10 @@ class Identification:
 
     def tick(self, now: float) -> Effects:
         """Once a pass: whom to ask, and who has been waited for long enough."""
+        untold, self._untold = self._untold, NOTHING
         if not self._rules.contracted:
-            return NOTHING
-        effects, self._untold = list(self._untold), NOTHING
+            return untold
+        effects = list(untold)
         if self._first_at is not None and now >= self._first_at + WAIT_S and not self._rules.whole_wave:
             for iid in self.owing():
                 why = self._silence.get(iid, "it gave no answer")
@@ -188,21 +196,25 @@ class Identification:
     def export(self) -> dict[str, Any]:
         """Its fields of the handoff's `lifecycle`; those whose identity is awaited are not available."""
         told: dict[str, Any] = {"process_starts": self.starts.export()}
+        if self.starts.uncompared:
+            told["uncompared_starts"] = sorted(self.starts.uncompared)
         return told | ({"awaiting_identity": list(self.owing())} if self._rules.contracted else {})
 
     def restore(self, lifecycle: Mapping[str, Any], now: float, *, verify: bool, compare: bool) -> None:
         """Takes the accepted processes from a handoff, after the standings and drains of it.
 
         `verify`: every engine owes its identity anew. `compare`: the accepted processes still count, at a
-        resume and a takeover; a start without `--resume` accepts anew what the contract wants.
+        resume and a takeover; a start without `--resume` keeps them and accepts anew what the contract wants.
         """
-        self.starts.restore(lifecycle.get("process_starts"))
+        starts = lifecycle.get("process_starts")
         if not self._rules.contracted:
+            self.starts.restore(starts)
             return
-        if not compare:
-            self.starts.clear()
+        told = lifecycle.get("uncompared_starts")
+        before = [iid for iid in told if isinstance(iid, str)] if isinstance(told, list | tuple) else []
+        self.starts.restore(starts, uncompared=before if compare else self._standings.engines)
         available = {iid for iid in self._standings.engines if not self._standings.is_out(iid)}
-        self._carried = {iid: start for iid, start in self.starts.export().items() if iid in available}
+        self._carried = {iid: start for iid in available if (start := self.starts.of(iid)) is not None}
         self._owed = available if verify else available - self._carried.keys()
         self._unasked = set(self._carried)
         self._first_at = now if available - self._owed else None
@@ -237,7 +249,7 @@ class Identification:
             case IdentityOutcome.SILENT | IdentityOutcome.UNLIKE if self._is_another(
                 iid, evidence.process_start, carried=True
             ):
-                return self._differs(iid, evidence.detail)
+                return self._differs(iid, evidence.process_start, detail=evidence.detail)
             case IdentityOutcome.SILENT:
                 return self._silent(evidence, now)
             case IdentityOutcome.UNLIKE:
@@ -247,13 +259,11 @@ class Identification:
         return NOTHING
 
     def _like(self, iid: str, start: float, *, now: float) -> Effects:
-        before = self.starts.of(iid)
+        before = self.starts.last(iid)
         if self._is_another(iid, start, carried=True):
-            why = f"its process started at {start!r}, accepted is {before!r}"
-            return self._differs(iid, why)
-        another = self._is_another(iid, start)
-        if another and self._rules.whole_wave:
-            why = f"its process started at {start!r}, accepted is {before!r}"
+            return self._differs(iid, start)
+        if self._is_another(iid, start) and self._rules.whole_wave:
+            why = self._started(iid, start)
             return self._fail(
                 iid, f"{why}; engine_restart_policy whole_wave lets no engine restart alone", now=now
             )
@@ -261,7 +271,7 @@ class Identification:
         if self._first_at is None:
             self._first_at = now
         self._settle()
-        if not another:
+        if before is None or not _are_two(before, start):
             return NOTHING
         reason = f"it is as the contract wants, and started at {start!r} (before: {before!r})"
         return (tell("process_accepted", iid, reason=reason),)
@@ -271,12 +281,18 @@ class Identification:
         before = self.starts.of(iid)
         if before is None or start is None or (carried and self._carried.get(iid) != before):
             return False
-        return abs(start - before) > SAME_START_S
+        return _are_two(before, start)
 
-    def _differs(self, iid: str, why: str) -> Effects:
-        """What the owner before accepted is not what runs: nobody knows what happened in between."""
+    def _started(self, iid: str, start: float | None) -> str:
+        return f"its process started at {start!r}, accepted is {self.starts.of(iid)!r}"
+
+    def _differs(self, iid: str, start: float | None, *, detail: str = "") -> Effects:
+        """What the owner before accepted is not what runs: nobody knows what happened in between.
+
+        Clients see why a fleet is held; what exactly was seen is for the journal."""
+        why = self._started(iid, start) + (f"; {detail}" if detail else "")
         self._forget(iid)
-        held = self._standings.require_wave(f"{iid} is not as it was accepted: {why}")
+        held = self._standings.require_wave(f"{iid} is not as it was accepted: its process is another one")
         self._settle()
         return (tell("identity_failed", iid, reason=why), *held)
 
@@ -344,3 +360,8 @@ class Identification:
         if barred != self._standings.barred:
             self._standings.barred = barred
             self._standings.version += 1
+
+
+def _are_two(before: float, start: float) -> bool:
+    """Process starts of two processes."""
+    return abs(start - before) > SAME_START_S

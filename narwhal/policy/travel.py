@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from narwhal.model.effect import Told
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
 from narwhal.policy.accounts import Accounts
@@ -20,7 +21,7 @@ from narwhal.policy.outage import Outage
 from narwhal.policy.pacing import Pacing
 from narwhal.policy.resume import FleetLikeness, unfit
 from narwhal.policy.split import Split
-from narwhal.policy.upkeep import Upkeep
+from narwhal.policy.upkeep import Upkeep, held_until_a_wave
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Travel:
         notes = of.split.restore(document.engines, document.roles)
         roles_taken()
         of.outage.restore(document.lifecycle)
-        of.upkeep.restore(document.lifecycle, ejected=document.ejected)
+        held = self._held(document, opening)
         of.judgement.restore(document, now)
         of.blame.restore(document.edges, now)
         of.pacing.begin_anew(now)
@@ -84,22 +85,24 @@ class Travel:
         of.identification.restore(
             document.lifecycle, now, verify=opening.verify or opening.cautious, compare=opening.compare
         )
-        return (*notes, *self._held(document, opening))
+        return (*notes, *held)
 
     def _held(self, document: HandoffDocument, opening: Opening) -> tuple[str, ...]:
-        """A contracted fleet goes on only with a state that fits: else it waits for a wave."""
+        """Drains and the wave. A contracted fleet goes on only with a state that fits: else it waits for a
+        wave. Sentences for the log."""
         of = self._of
         why = unfit(document, of.ours) if of.identification.contracted and opening.compare else ""
-        if not why:
-            return ()
-        of.identification.tell_later(of.upkeep.require_wave(why))
-        return (f"{why}: the whole fleet is held until an operator completes a wave",)
+        required = of.upkeep.restore(document.lifecycle, ejected=document.ejected, unfit=why)
+        of.identification.tell_later(required)
+        told = tuple(str(one.fields["reason"]) for one in required if isinstance(one, Told))
+        return told or ((held_until_a_wave(why),) if why else ())
 
     def export(self, now: float) -> FleetState:
         """The fleet's part of the handoff document."""
         of, document = self._of, self._document
         lifecycle: dict[str, Any] = {} if document is None else dict(document.lifecycle)
-        lifecycle.pop("awaiting_identity", None)
+        for name in ("awaiting_identity", "uncompared_starts"):
+            lifecycle.pop(name, None)
         state = FleetState(
             roles=dict(of.split.roles),
             lifecycle={

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.effect import NOTHING, Effect, Effects, tell, tell_fleet
+from narwhal.model.effect import NOTHING, Effect, Effects, Told, tell, tell_fleet
 from narwhal.model.evidence import Check, Validated
 from narwhal.model.maintenance import Captured, DrainState, WaveView, WorkLeft
 from narwhal.policy.blame import Blame
@@ -83,8 +83,7 @@ class Upkeep:
         required or on already: nothing."""
         if not self.wave.require(why):
             return NOTHING
-        reason = f"{why}: the whole fleet is held until an operator completes a wave"
-        return (tell_fleet("wave_required", reason=reason), *self._take_out())
+        return (_required(why), *self._take_out())
 
     def captured(self, iid: str, captured: Captured) -> None:
         self.drains.captured(iid, captured)
@@ -189,18 +188,22 @@ class Upkeep:
             "engine_restart_policy": self._policy,
         }
 
-    def restore(self, lifecycle: Mapping[str, Any], *, ejected: Iterable[str]) -> None:
+    def restore(self, lifecycle: Mapping[str, Any], *, ejected: Iterable[str], unfit: str = "") -> Effects:
         """Takes them from a handoff. Before the standings are restored: holds of drained engines are none.
 
-        `ejected`: who is out by a verdict; an owner before may have had another restart policy.
+        `ejected`: who is out by a verdict; an owner before may have had another restart policy. `unfit`: why
+        the fleet must not go on with that handoff, "" if it may. What is to be told: a wave that nobody has
+        required before, with every reason for it.
         """
         self.drains.restore(lifecycle.get("records"))
-        self.wave.restore(lifecycle.get("wave"))
+        unread = self.wave.restore(lifecycle.get("wave"))
         self._join_wave()
         out = sorted(set(self._standings.engines).intersection(ejected))
-        if out and self._policy == WHOLE_WAVE:
-            self.wave.require(f"{out[0]} was ejected")
+        whys = [unread, unfit, f"{out[0]} was ejected" if out and self._policy == WHOLE_WAVE else ""]
+        why = "; ".join(filter(None, whys))
+        new = bool(why) and self.wave.require(why)
         self._take_out()
+        return (_required(why),) if new or unread else NOTHING
 
     def check_invariants(self) -> None:
         """A wave is all or nothing."""
@@ -249,6 +252,15 @@ class Upkeep:
         self.wave.block(first)
         reason = f"the whole wave stays out: {first}"
         return (*effects, tell_fleet("wave_blocked", reason=reason, wave_id=self.wave.wave_id))
+
+
+def _required(why: str) -> Told:
+    return tell_fleet("wave_required", reason=held_until_a_wave(why))
+
+
+def held_until_a_wave(why: str) -> str:
+    """A sentence."""
+    return f"{why}: the whole fleet is held until an operator completes a wave"
 
 
 def _failed(told: Validated) -> Check | None:

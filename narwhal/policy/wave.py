@@ -23,6 +23,7 @@ from typing import Any
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.maintenance import WaveState
+from narwhal.model.plain_text import shown
 from narwhal.policy.drain import IllegalMove
 
 UNREADABLE = "the wave of another owner could not be read"
@@ -86,18 +87,20 @@ class Wave:
             return None
         return {"id": self.wave_id, "state": self.state.value, "why": self.why}
 
-    def restore(self, told: object) -> None:
-        """Replaces everything by what a handoff tells."""
+    def restore(self, told: object) -> str:
+        """Replaces everything by what a handoff tells. Why a wave is required that nobody required before, a
+        few words; "" for none."""
         self._put(WaveState.OFF)
         if told is None:
-            return
+            return ""
         row = told if isinstance(told, Mapping) else {}
         wave_id, state, why = row.get("id"), row.get("state"), row.get("why")
-        words = why if isinstance(why, str) else ""
+        words = shown(why) if isinstance(why, str) else ""
         if state in _ON and isinstance(wave_id, str) and wave_id:
             self._put(WaveState(state), wave_id, why=words)
-        else:
-            self._put(WaveState.REQUIRED, why=words or UNREADABLE)
+            return ""
+        self._put(WaveState.REQUIRED, why=words or UNREADABLE)
+        return "" if state == WaveState.REQUIRED and words else self.why
 
     def check_invariants(self) -> None:
         if self.on != (self.wave_id is not None):

@@ -77,7 +77,7 @@ def test_a_start_waits_for_every_identity_and_a_sweep_finds_who_changed(tmp_path
 def test_a_resume_that_meets_another_process_holds_the_fleet_until_a_wave(tmp_path: Path) -> None:
     with (
         engine_process(2) as engines,
-        contracted_fleet(engines.engines, tmp_path / "papers", "--rebind", **QUICK) as (fleet, _),
+        contracted_fleet(engines.engines, tmp_path / "papers", "--rebind", **QUICK) as (fleet, sidecars),
     ):
         with router_process(tmp_path / "router", fleet) as router:
             before = lifecycle(router)["process_starts"]
@@ -99,6 +99,13 @@ def test_a_resume_that_meets_another_process_holds_the_fleet_until_a_wave(tmp_pa
             assert router.ready()
             after = lifecycle(router)["process_starts"]
             assert all(after[iid] > start for iid, start in before.items())
+        for sidecar in sidecars:
+            sidecar.process.stop()
+        with router_process(tmp_path / "router", fleet, ready=False) as router:
+            eventually(
+                lambda: router.get("/ready")["reason"] == "awaiting engine identity", what="nobody vouches"
+            )
+            assert lifecycle(router)["process_starts"] == after, "also without --resume"
 
 
 def test_an_engine_unlike_its_contract_is_out_with_the_fields_name(tmp_path: Path) -> None:

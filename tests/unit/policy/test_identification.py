@@ -16,6 +16,7 @@ from narwhal.model.evidence import (
     ProbeOutcome,
     Validated,
 )
+from narwhal.model.maintenance import DrainOrder
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import ORDER
 from narwhal.policy.travel import Opening
@@ -29,6 +30,7 @@ ROLES = {"p0": "prefill", "d0": "decode", "d1": "decode"}
 ALL = ("d0", "d1", "p0")
 WELL = tuple(Check(name, "passed") for name in ORDER)
 STARTED = 1000.0
+ANOTHER_D0 = "whole-wave restart required: d0 is not as it was accepted: its process is another one"
 
 
 def contracted(**recovery: Any) -> Fleet:
@@ -97,6 +99,11 @@ def handed_over(fleet: Fleet, opening: Opening, *, changes: Any = None, **recove
     successor = contracted(**recovery)
     successor.restore(document, NOW, opening=opening)
     return successor
+
+
+def plain_start(fleet: Fleet, policy: str = "individual", **recovery: Any) -> Fleet:
+    opening = Opening(verify=True, compare=False)
+    return handed_over(fleet, opening, engine_restart_policy=policy, **recovery)
 
 
 # --- at a start --------------------------------------------------------------------------------------
@@ -354,11 +361,42 @@ def test_what_its_owner_had_not_settled_is_owed_by_the_successor_too() -> None:
     assert successor.available(NOW + 60) == ("d0", "p0")
 
 
-def test_a_plain_start_accepts_anew_what_the_contract_wants() -> None:
-    successor = handed_over(accepted(), Opening(verify=True, compare=False))
-    assert starts(successor) == {}
+@pytest.mark.parametrize("policy", ["individual", "whole_wave"])
+def test_a_plain_start_accepts_anew_what_the_contract_wants(policy: str) -> None:
+    successor = plain_start(accepted(engine_restart_policy=policy), policy)
     for iid in ALL:
-        assert like(successor, iid, STARTED + 60) == ()
+        assert kinds(like(successor, iid, STARTED + 60)) == ["process_accepted"]
+    assert successor.available(NOW) == ALL
+    assert starts(successor) == dict.fromkeys(ALL, STARTED + 60)
+
+
+def test_accepted_processes_outlive_plain_starts_and_count_again_when_they_are_seen() -> None:
+    twice = plain_start(plain_start(accepted()))
+    assert starts(twice) == dict.fromkeys(ALL, STARTED)
+    assert twice.identification.owing() == ALL
+    for iid in ALL:
+        assert like(twice, iid) == ()
+    assert starts(twice) == dict.fromkeys(ALL, STARTED)
+    assert "uncompared_starts" not in twice.export(NOW).lifecycle
+    assert kinds(like(handed_over(twice, Opening()), "d0", STARTED + 60))[-1] == "wave_required"
+
+
+def test_a_process_from_before_a_plain_start_ejects_nobody_and_holds_no_fleet() -> None:
+    plain = plain_start(accepted(), liveness_misses=1)
+    like(plain, "p0")
+    assert silent(plain, "d0") == ["identity_awaited"], "as of one that was never accepted"
+    assert plain.export(NOW).lifecycle["uncompared_starts"] == ["d0", "d1"]
+    successor = handed_over(plain, Opening(), liveness_misses=1)
+    assert successor.identification.owing() == ("d0", "d1")
+    assert silent(successor, "d0") == ["identity_awaited"]
+    assert kinds(like(successor, "d1", STARTED + 60)) == ["process_accepted"]
+    assert successor.upkeep.wave.reason == ""
+    assert kinds(like(successor, "p0", STARTED + 60))[-1] == "wave_required", "it was seen after the start"
+
+
+@pytest.mark.parametrize("told", [None, 3, "d0", [3, ["d0"], None], {"d0": 1}])
+def test_a_list_of_uncompared_starts_that_cannot_be_read_names_nobody(told: object) -> None:
+    successor = handed_over(accepted(), Opening(), changes={"uncompared_starts": told})
     assert successor.available(NOW) == ALL
 
 
@@ -377,7 +415,8 @@ def test_who_is_out_in_the_document_owes_nothing_but_its_checks() -> None:
 def test_starts_that_cannot_be_read_are_none(told: object) -> None:
     successor = handed_over(accepted(), Opening(), changes={"process_starts": told})
     assert starts(successor) == {}
-    assert successor.identification.owing() == ALL
+    assert "no accepted process of d0, d1, p0" in successor.upkeep.wave.reason
+    assert successor.available(NOW) == ()
 
 
 @pytest.mark.parametrize("policy", ["individual", "whole_wave"])
@@ -391,10 +430,7 @@ def test_another_process_than_the_owner_before_accepted_holds_the_whole_fleet(
     assert kinds(like(successor, "d0", STARTED + 60)) == ["identity_failed", "wave_required"]
     successor.tick(NOW)
     assert (successor.available(NOW), successor.identification.awaiting) == ((), False)
-    assert successor.upkeep.wave.reason == (
-        "whole-wave restart required: d0 is not as it was accepted: "
-        "its process started at 1060.0, accepted is 1000.0"
-    )
+    assert successor.upkeep.wave.reason == ANOTHER_D0
     assert starts(successor)["d0"] == STARTED
 
 
@@ -406,7 +442,22 @@ def test_another_build_in_another_process_holds_it_too_and_in_the_same_process_e
         Identified("d1", UNLIKE, STARTED + 9, "kv_heads is 4, the contract wants 8"), NOW
     )
     assert kinds(effects) == ["identity_failed", "wave_required"]
-    assert "d1 is not as it was accepted: kv_heads is 4" in successor.upkeep.wave.reason
+    assert "kv_heads is 4, the contract wants 8" in reasons(effects, "identity_failed")[0]
+
+
+@pytest.mark.parametrize("outcome", [SILENT, UNLIKE])
+def test_clients_are_told_which_engine_holds_the_fleet_and_only_the_journal_what_it_showed(
+    outcome: IdentityOutcome,
+) -> None:
+    successor = handed_over(accepted(), Opening())
+    detail = "the sidecar gives no answer (connect http://10.1.2.3:8010: [Errno 111] Connection refused)"
+    effects = successor.step(Identified("d0", outcome, STARTED + 60, detail), NOW)
+    assert reasons(effects, "identity_failed") == [
+        f"its process started at 1060.0, accepted is 1000.0; {detail}"
+    ]
+    assert successor.upkeep.wave.reason == ANOTHER_D0
+    assert successor.upkeep.view().reason == ANOTHER_D0
+    assert "10.1.2.3" not in successor.upkeep.orders.refuses_drain(DrainOrder(("d1",)), NOW)
 
 
 def test_a_process_that_an_operator_brought_back_meanwhile_is_this_owners_own() -> None:
@@ -429,6 +480,37 @@ def test_a_saved_state_that_does_not_fit_holds_the_fleet_at_a_resume_and_not_at_
     assert kinds(resumed.tick(NOW + 1)) == []
     plain = handed_over(before, Opening(verify=True, compare=False), changes=changes)
     assert plain.upkeep.wave.reason == ""
+
+
+def test_every_reason_why_a_restored_fleet_is_held_is_told() -> None:
+    before = accepted()
+    before.step(Identified("d1", UNLIKE, STARTED, "kv_heads is 4"), NOW)
+    policy = "engine_restart_policy is whole_wave and was 'individual'"
+    for opening, why in (
+        (Opening(), f"{policy}; d1 was ejected"),
+        (Opening(verify=True, compare=False), "d1 was ejected"),
+    ):
+        held = f"{why}: the whole fleet is held until an operator completes a wave"
+        successor = contracted(engine_restart_policy="whole_wave")
+        state = before.export(NOW)
+        document = replace(handoff_document(**ROLES), ejected=state.ejected, lifecycle=state.lifecycle)
+        assert successor.restore(document, NOW, opening=opening) == (held,)
+        assert successor.upkeep.wave.reason == f"whole-wave restart required: {why}"
+        assert reasons(successor.tick(NOW), "wave_required") == [held]
+        assert kinds(successor.tick(NOW)) == []
+        again = handed_over(successor, Opening(), engine_restart_policy="whole_wave")
+        assert reasons(again.tick(NOW), "wave_required") == [], "the owner before has told it"
+
+
+@pytest.mark.parametrize("contract", [None, CONTRACT])
+def test_a_wave_that_could_not_be_read_is_told_as_one_that_is_required(contract: Any) -> None:
+    fleet = fleet_of("p0 d0 d1", contract=contract)
+    document = handoff_document(**ROLES)
+    starts = {"process_starts": dict.fromkeys(ALL, STARTED)}
+    fleet.restore(replace(document, lifecycle={**starts, "wave": {"state": "new word"}}), NOW)
+    (reason,) = reasons(fleet.tick(NOW), "wave_required")
+    assert reason.startswith("the wave of another owner could not be read: the whole fleet is held")
+    assert fleet.available(NOW) == ()
 
 
 def test_a_fleet_without_a_contract_goes_on_with_any_saved_state() -> None:

@@ -78,7 +78,7 @@ def test_what_travels_is_the_same_for_the_next_owner() -> None:
     recovering.begin()
     for before in (Wave(), required, drained(), recovering):
         after = drained()
-        after.restore(before.export())
+        assert after.restore(before.export()) == "", "the owner before has told it"
         assert state(after) == state(before)
 
 
@@ -88,5 +88,5 @@ def test_what_travels_is_the_same_for_the_next_owner() -> None:
 )
 def test_a_wave_that_cannot_be_read_requires_one(told: object) -> None:
     wave = Wave()
-    wave.restore(told)
+    assert wave.restore(told) == UNREADABLE
     assert state(wave) == (WaveState.REQUIRED, None, f"whole-wave restart required: {UNREADABLE}")
