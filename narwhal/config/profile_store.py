@@ -49,7 +49,15 @@ class ProfileStore:
                 f"run with {meta['engine_auth']}: measure them too, or write another store"
             )
         self.rows = {**self.rows, **measured}
-        self.meta = {**self.meta, **meta}
+        self._write({**self.meta, **meta})
+
+    def note(self, meta: Mapping[str, Any]) -> None:
+        """Writes that of a store with rows; one without has nothing to be told of. Raises ConfigError."""
+        if self.rows:
+            self._write({**self.meta, **meta})
+
+    def _write(self, meta: dict[str, Any]) -> None:
+        self.meta = meta
         document = {
             "schema": SCHEMA,
             "schema_version": VERSION,

@@ -26,6 +26,10 @@ __all__ = ["ProfileOptions", "ProfileOutcome", "Wishes", "profile"]
 
 MEASURED = "measured"
 """Where `meta` of the store keeps, by engine, what a row was made of."""
+KNOWN = "samples_known"
+"""Samples that the file had then; a row is made of those that fit its plan and version."""
+AGAIN = "again"
+"""The row stands, and is to be measured again."""
 
 _FAILURES = (EngineError, IdentityError, MeasureFailed, TooFewPoints, ConfigError)
 
@@ -61,6 +65,8 @@ def profile(config: FleetConfig, options: ProfileOptions, *, tell: Callable[[str
     chosen = [spec.iid for spec in config.engines if not options.only or spec.iid in options.only]
     with SamplesFile(options.samples_path, model=config.model, engine_auth=auth) as samples:
         if options.overwrite:
+            # A run that ends before its first sample is to go on, too.
+            store.note({MEASURED: {**_measured(store), **{iid: {AGAIN: True} for iid in chosen}}})
             samples.drop(chosen)
             todo = chosen
         else:
@@ -78,11 +84,19 @@ def _most(config: FleetConfig, options: ProfileOptions) -> int:
 
 
 def _is_due(iid: str, store: ProfileStore, *, samples: SamplesFile) -> bool:
-    """An engine without a row, and one whose samples are not those of its row: a run was stopped."""
-    if iid not in store.rows:
+    """An engine without a row, and one of whom a run was stopped: what was known when its row was made is not
+    what is known now, or it was to be measured again. A store may have come without its samples."""
+    told = _measured(store).get(iid)
+    made_of = told if isinstance(told, dict) else {}
+    if iid not in store.rows or made_of.get(AGAIN):
         return True
-    mine = sum(sample.iid == iid for sample in samples.samples)
-    return mine > 0 and mine != _measured(store).get(iid, {}).get("samples")
+    known = _known(iid, samples)
+    return known > 0 and known != made_of.get(KNOWN, made_of.get("samples"))
+
+
+def _known(iid: str, samples: SamplesFile) -> int:
+    """Samples of this engine, of whatever plan and version."""
+    return sum(sample.iid == iid for sample in samples.samples)
 
 
 def _measured(store: ProfileStore) -> Mapping[str, Any]:
@@ -125,7 +139,7 @@ class _Run:
 
     async def _one(self, profiler: Profiler, iid: str) -> None:
         profile, version, samples = await profiler.profile(iid)
-        made_of = {"samples": samples, "vllm_version": version}
+        made_of = {"samples": samples, KNOWN: _known(iid, self._samples), "vllm_version": version}
         meta = {
             "engine_auth": engine_auth(self._options.api_key),
             "narwhal_version": __version__,

@@ -71,6 +71,32 @@ def test_a_stopped_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
         assert row_count(tmp_path) == POINTS
 
 
+def test_samples_that_a_row_was_not_made_of_ask_for_no_further_run(tmp_path: Path) -> None:
+    """Of another plan here; of another vLLM version it is the same."""
+    with engine_process(1, *PACE) as served:
+        fleet = write_fleet(tmp_path, served)
+        ran(fleet, "--prompt-tokens", "50,90,170,330")
+        (tmp_path / "profiles.json").unlink()
+        assert "4 samples of another vLLM version or plan are not used" in ran(fleet)
+        assert row_count(tmp_path) == POINTS + 4
+        output = ran(fleet)
+        assert "e0 has a row in" in output
+        assert "are not used" not in output
+
+
+def test_an_overwrite_that_ended_before_its_first_sample_goes_on(tmp_path: Path) -> None:
+    with engine_process(2, *PACE) as served:
+        fleet = write_fleet(tmp_path, served)
+        ran(fleet)
+        served.engines[0].order("wrong_model", leg="models")
+        assert "e0 has no new row" in ran(fleet, "--overwrite", "--only", "e0", status=1)
+        served.engines[0].clear()
+        output = ran(fleet)
+        assert "e0 8/8: " in output
+        assert "e1 has a row in" in output
+        assert "e0 has a row in" in ran(fleet)
+
+
 def test_an_engine_with_a_row_is_measured_again_only_on_demand(tmp_path: Path) -> None:
     with engine_process(2, *PACE) as served:
         fleet = write_fleet(tmp_path, served)
