@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from narwhal.model.effect import ProbeWanted
 from narwhal.model.evidence import Check, CohortProved, Validated
-from narwhal.monitor.probe_legs import ProbeLegs, we_are_cancelled
-from narwhal.monitor.validation import Result, Step, Transfer, Validation, transferred
+from narwhal.monitor.probe_legs import we_are_cancelled
+from narwhal.monitor.validation import Checking, Result, Step, Transfer, Validation, transferred
 from narwhal.policy.readmission import FAILED, KV_TRANSFER, ORDER, PASSED, SKIPPED
 
 AT_ONCE = 8
@@ -47,11 +47,11 @@ async def gathered(call: Callable[[K], Awaitable[R]], keys: Iterable[K]) -> list
 class Group:
     """`steps`: the seven of `readmission_steps`, of which `kv_transfer` is replaced by the ring."""
 
-    def __init__(self, steps: Sequence[Step], legs: ProbeLegs, *, ring: Edges) -> None:
+    def __init__(self, steps: Sequence[Step], checking: Checking, *, ring: Edges) -> None:
         place = ORDER.index(KV_TRANSFER)
-        self._alone = Validation(steps[:place])
+        self._alone = Validation(steps[:place], start=checking.processes.start)
         self._last = Validation(steps[place + 1 :])
-        self._legs = legs
+        self._legs = checking.legs
         self._ring = ring
 
     async def run(self, members: Sequence[str]) -> dict[str, Validated]:

@@ -41,6 +41,37 @@ class Questions:
         return told, await self.live(iid)
 
 
+class CheckedProcesses:
+    """Which process the readmission checks of an engine are made on. They take their time, and a supervisor
+    may start another one meanwhile: the last check asks again."""
+
+    def __init__(self, ask: Questions) -> None:
+        self._ask = ask
+        self._found: dict[str, EngineIdentity] = {}
+
+    def begin(self, iid: str) -> None:
+        """Nothing is known of the process that answers now."""
+        self._found.pop(iid, None)
+
+    def found(self, iid: str, live: EngineIdentity) -> None:
+        """A check saw this one. What the first check saw stands."""
+        self._found.setdefault(iid, live)
+
+    def start(self, iid: str) -> float | None:
+        """When it started, Unix seconds; None: no check has seen it."""
+        live = self._found.get(iid)
+        return None if live is None else live.process_start
+
+    async def changed(self, iid: str) -> str:
+        """Which other process answers now, "" if it is the same or none was seen. Raises IdentityError and
+        EngineError."""
+        before = self._found.get(iid)
+        if before is None:
+            return ""
+        live = await self._ask.live(iid)
+        return "" if live.started_with(before) else f"{live.words}, the checks began on {before.words}"
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """`unlike`: one sentence for each thing that does not fit, empty where all does."""
@@ -50,17 +81,15 @@ class Seen:
 
 
 class IdentityLooks:
-    """`starts` keeps what was seen last, for whoever accepts it."""
+    """What the contract wants is compared with what is there."""
 
     def __init__(self, ask: Questions, *, contract: Mapping[str, Any]) -> None:
         self._ask = ask
         self._contract = contract
-        self.starts: dict[str, float] = {}
 
     async def see(self, iid: str) -> Seen:
         """Raises IdentityError and EngineError."""
         told, live = await self._ask.together(iid)
-        self.starts[iid] = live.process_start
         return Seen(live, unlike(self._contract, told, live=live))
 
     async def _start(self, iid: str) -> float | None:

@@ -136,7 +136,7 @@ class Maintenance:
     async def _settle(self, iid: str) -> None:
         """The engine is asked first, our own books are read after: nothing is sent there in between."""
         try:
-            load = read_load(await self._looking.legs.ask(iid, METRICS_PATH))
+            load = read_load(await self._looking.checking.legs.ask(iid, METRICS_PATH))
         except EngineError:
             return  # asked again in the next pass
         now, fleet = self._clock.now(), self._fleet

@@ -150,9 +150,7 @@ class Prober:
 
     async def _readmission(self, probe: ProbeWanted) -> Evidence:
         try:
-            told = await self._validation.run(probe.iid)
-            start = self._identities.starts.get(probe.iid) if self._identities is not None else None
-            return replace(told, process_start=start)
+            return await self._validation.run(probe.iid)
         except asyncio.CancelledError:
             if we_are_cancelled():
                 raise

@@ -20,8 +20,7 @@ from narwhal.model.identity import SAME_START_S
 from narwhal.monitor.group import Edges, Group
 from narwhal.monitor.identity import Questions
 from narwhal.monitor.judge import Judge
-from narwhal.monitor.probe_legs import ProbeLegs
-from narwhal.monitor.validation import Result, Step, Validation
+from narwhal.monitor.validation import Checking, Result, Step, Validation
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import FAILED, PASSED, PROCESS
 from narwhal.ports import ControlGate, StatePublisher
@@ -37,7 +36,7 @@ class Looking:
     """How engines are looked at. `attested`: they have sidecars. `steps` gives the readmission checks with
     this step as `process`; `ring` tells the transfers that prove a wave."""
 
-    legs: ProbeLegs
+    checking: Checking
     identities: Questions
     attested: bool
     steps: Callable[[Step], tuple[Step, ...]]
@@ -63,11 +62,9 @@ class Readmissions:
         self._fleet = fleet
         self._judge = judge
         steps = looking.steps(Step(PROCESS, self._process))
-        self._single = Validation(steps)
-        self._group = Group(steps, looking.legs, ring=looking.ring)
+        self._single = Validation(steps, start=looking.checking.processes.start)
+        self._group = Group(steps, looking.checking, ring=looking.ring)
         self._under_way: dict[str, asyncio.Task[str]] = {}
-        self._starts: dict[str, float] = {}
-        """Process starts that the validations under way have found."""
 
     def of(self, iid: str) -> asyncio.Task[str]:
         """The validation of one engine: the one under way, else a new one."""
@@ -107,28 +104,26 @@ class Readmissions:
 
     async def _validate(self, iid: str) -> str:
         told = Validated(iid, (), conclusive=False)
-        self._starts.pop(iid, None)
         try:
             told = await self._single.run(iid)
         finally:
             now = self._clock.now()
             if not self._gate.may_admit(now):
                 told = replace(told, conclusive=False)
-            start = self._starts.pop(iid, None)
+            start = told.process_start
             self._judge.carry_out(self._fleet.upkeep.validated(told, process_start=start, now=now), now)
         return self._fleet.upkeep.why_out(iid)
 
     async def _validate_wave(self) -> str:
         told: dict[str, Validated] = {}
-        self._starts.clear()
         try:
             told = await self._group.run(self._fleet.engines)
         finally:
             now = self._clock.now()
             if not self._gate.may_admit(now):
                 told = {iid: replace(one, conclusive=False) for iid, one in told.items()}
-            effects = self._fleet.upkeep.wave_validated(told, process_starts=dict(self._starts), now=now)
-            self._starts.clear()
+            starts = {iid: one.process_start for iid, one in told.items() if one.process_start is not None}
+            effects = self._fleet.upkeep.wave_validated(told, process_starts=starts, now=now)
             self._judge.carry_out(effects, now)
         return self._fleet.upkeep.why_out(None)
 
@@ -141,7 +136,7 @@ class Readmissions:
             live = await self._looking.identities.live(iid)
         except IdentityError as error:
             return FAILED, str(error)
-        self._starts[iid] = live.process_start
+        self._looking.checking.processes.found(iid, live)
         if live.process_start <= captured.process_start + SAME_START_S:
             return FAILED, f"its process is not newer than the drained one ({live.words}): restart the engine"
         return PASSED, f"{live.words}, the drained one at {captured.process_start!r}"

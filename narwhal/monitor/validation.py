@@ -16,7 +16,7 @@ import orjson
 from narwhal.errors import EngineError, IdentityError
 from narwhal.model.evidence import Check, Validated
 from narwhal.model.plain_text import shown
-from narwhal.monitor.identity import IdentityLooks
+from narwhal.monitor.identity import CheckedProcesses, IdentityLooks
 from narwhal.monitor.probe_legs import ProbeLegs, is_ours
 from narwhal.policy.readmission import (
     ATTESTATION,
@@ -51,10 +51,13 @@ class Step:
 
 
 class Validation:
-    """Runs its steps on one engine at a time or on many."""
+    """Runs its steps on one engine at a time or on many. `start` tells the process that they found."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(
+        self, steps: Sequence[Step], *, start: Callable[[str], float | None] = lambda iid: None
+    ) -> None:
         self._steps = tuple(steps)
+        self._start = start
 
     async def run(self, iid: str) -> Validated:
         """Never raises for what an engine does."""
@@ -62,11 +65,11 @@ class Validation:
         for step in self._steps:
             result = await _result(step, iid)
             if result is None:
-                return Validated(iid, tuple(checks), conclusive=False)
+                return Validated(iid, tuple(checks), conclusive=False, process_start=self._start(iid))
             checks.append(Check(step.name, result[0], shown(result[1], most=_DETAIL_CHARS)))
             if result[0] == FAILED:
                 break
-        return Validated(iid, tuple(checks))
+        return Validated(iid, tuple(checks), process_start=self._start(iid))
 
 
 async def _result(step: Step, iid: str) -> Result | None:
@@ -76,18 +79,27 @@ async def _result(step: Step, iid: str) -> Result | None:
         return None if is_ours(error) else (FAILED, str(error))
 
 
-def readmission_steps(
-    legs: ProbeLegs, *, model: str, peers: Callable[[str], TransferPeers], attestation: Step, process: Step
-) -> tuple[Step, ...]:
-    """What an engine that is out owes. `peers` tells whom it exchanges KV with, at that moment."""
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """What the checks are made with. `peers` tells whom an engine exchanges KV with, at that moment."""
+
+    legs: ProbeLegs
+    processes: CheckedProcesses
+    model: str
+    peers: Callable[[str], TransferPeers]
+
+
+def readmission_steps(using: Checking, *, attestation: Step, process: Step) -> tuple[Step, ...]:
+    """What an engine that is out owes."""
+    legs = using.legs
     return (
-        Step(HEALTH, partial(_health, legs)),
+        Step(HEALTH, partial(_health, using)),
         attestation,
-        Step(MODEL, partial(_model, legs, model=model)),
+        Step(MODEL, partial(_model, legs, model=using.model)),
         process,
         Step(GENERATION, partial(_generation, legs)),
-        Step(KV_TRANSFER, partial(_kv_transfer, legs, peers=peers)),
-        Step(FINAL_HEALTH, partial(_health, legs)),
+        Step(KV_TRANSFER, partial(_kv_transfer, legs, peers=using.peers)),
+        Step(FINAL_HEALTH, partial(_final_health, using)),
     )
 
 
@@ -105,7 +117,7 @@ NO_MAINTENANCE = skipped(PROCESS, "no planned maintenance: the running process i
 NO_ATTESTATION = skipped(ATTESTATION, "the fleet has no engine contract")
 
 
-def attested(looks: IdentityLooks) -> Step:
+def attested(looks: IdentityLooks, processes: CheckedProcesses) -> Step:
     """What a contracted fleet owes."""
 
     async def attest(iid: str) -> Result:
@@ -113,14 +125,26 @@ def attested(looks: IdentityLooks) -> Step:
             seen = await looks.see(iid)
         except IdentityError as error:
             return FAILED, str(error)
+        processes.found(iid, seen.live)
         return (FAILED, "; ".join(seen.unlike)) if seen.unlike else (PASSED, "")
 
     return Step(ATTESTATION, attest)
 
 
-async def _health(legs: ProbeLegs, iid: str) -> Result:
-    await legs.health(iid)
+async def _health(using: Checking, iid: str) -> Result:
+    using.processes.begin(iid)
+    await using.legs.health(iid)
     return PASSED, ""
+
+
+async def _final_health(using: Checking, iid: str) -> Result:
+    """What was proved is of a process: another one that answers by now has proved nothing."""
+    await using.legs.health(iid)
+    try:
+        other = await using.processes.changed(iid)
+    except IdentityError as error:
+        return FAILED, str(error)
+    return (FAILED, f"another process answers: {other}") if other else (PASSED, "")
 
 
 async def _model(legs: ProbeLegs, iid: str, *, model: str) -> Result:

@@ -15,7 +15,7 @@ from narwhal.model.effect import ProbeKind
 from narwhal.model.placement import Reservation
 from narwhal.model.settings import FleetConfig
 from narwhal.monitor.group import CohortLook, Group
-from narwhal.monitor.identity import IdentityLooks, Questions
+from narwhal.monitor.identity import CheckedProcesses, IdentityLooks, Questions
 from narwhal.monitor.judge import Judge
 from narwhal.monitor.liveness import HealthChecks, LivenessStage
 from narwhal.monitor.maintenance import Maintenance
@@ -26,6 +26,7 @@ from narwhal.monitor.readmissions import Looking, Ownership
 from narwhal.monitor.validation import (
     NO_ATTESTATION,
     NO_MAINTENANCE,
+    Checking,
     Validation,
     attested,
     readmission_steps,
@@ -83,14 +84,14 @@ class Probing:
         )
         self._ask = Questions(self._identities, legs, timeout_s=config.engine.health_timeout_s)
         looks = None if config.contract is None else IdentityLooks(self._ask, contract=config.contract)
-        attestation = NO_ATTESTATION if looks is None else attested(looks)
-        self._legs = legs
-        self._steps = partial(
-            readmission_steps, legs, model=config.model, peers=self._peers, attestation=attestation
-        )
+        processes = CheckedProcesses(self._ask)
+        attestation = NO_ATTESTATION if looks is None else attested(looks, processes)
+        self._checking = using = Checking(legs, processes, config.model, self._peers)
+        self._steps = partial(readmission_steps, using, attestation=attestation)
         judge, steps = parts.judge, self._steps(process=NO_MAINTENANCE)
-        self._prober = Prober(legs, Validation(steps), sink=judge, streaming=self._streaming, looks=looks)
-        self._prober.also(ProbeKind.COHORT, CohortLook(Group(steps, legs, ring=self._ring)).look)
+        validation = Validation(steps, start=processes.start)
+        self._prober = Prober(legs, validation, sink=judge, streaming=self._streaming, looks=looks)
+        self._prober.also(ProbeKind.COHORT, CohortLook(Group(steps, using, ring=self._ring)).look)
         self._checks = HealthChecks(legs, sink=judge, streaming=self._streaming, contracted=looks is not None)
         judge.prober = self._prober
         self._liveness: LivenessStage | None = None
@@ -99,7 +100,7 @@ class Probing:
         """What carries out orders to drain and readmit, and stores them with `publisher`."""
         config, parts = self._config, self._parts
         looking = Looking(
-            self._legs,
+            self._checking,
             self._ask,
             attested=config.contract is not None,
             steps=lambda process: self._steps(process=process),

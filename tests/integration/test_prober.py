@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from narwhal.cluster.local import LocalGate
+from narwhal.engine.attestation import EngineIdentities
 from narwhal.engine.control import LeanControl
 from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.evidence import (
@@ -21,6 +22,7 @@ from narwhal.model.evidence import (
     ProbeOutcome,
     Validated,
 )
+from narwhal.monitor.identity import Questions
 from narwhal.monitor.probe_legs import PROMPT_TOKENS
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import NO_ATTESTATION, NO_MAINTENANCE, Validation, readmission_steps
@@ -32,7 +34,7 @@ from narwhal.sim.faults import parse_fault
 from narwhal.sim.rack import Stand
 from tests.support.engines import engines_here
 from tests.support.evidence import Heard
-from tests.support.looking import accounts_of_probes, legs_of
+from tests.support.looking import accounts_of_probes, checking_with, legs_of
 from tests.support.scripted import until
 from tests.support.serving import specs
 
@@ -102,10 +104,10 @@ async def rig(count: int = 3, *, connections: int = 16, budget_s: float = 5.0) -
         control = LeanControl(engines, connections=connections, connect_timeout_s=1.0, stamp=lambda: "demo/5")
         accounts = accounts_of_probes()
         legs = legs_of(control, gate, budget_s=budget_s, accounts=accounts)
+        identities = EngineIdentities(engines, control, sidecars=control)
+        ask = Questions(identities, legs, timeout_s=budget_s)
         steps = readmission_steps(
-            legs,
-            model="simulated",
-            peers=lambda iid: made.peers,
+            checking_with(legs, ask, peers=lambda iid: made.peers),
             attestation=NO_ATTESTATION,
             process=NO_MAINTENANCE,
         )

@@ -25,6 +25,7 @@ from narwhal.ports import EngineReply
 from narwhal.runtime.probing import ProbeBooks
 from narwhal.telemetry.metrics import RouterMetrics
 from tests.simulation.engines import ENGINES
+from tests.support.looking import checking_with
 
 if TYPE_CHECKING:
     from tests.simulation.routers import SimRouter
@@ -65,9 +66,10 @@ def maintenance_of(router: SimRouter) -> Maintenance:
     books = ProbeBooks(fleet.accounts, router.clock, taken=fleet.upkeep.taken)
     dialect = make_dialect("vllm", "nixl")
     legs = ProbeLegs(SilentEngines(), dialect, gate=gate, probed=probed, books=books)
+    ask = Questions(SameProcesses(), legs, timeout_s=5.0)
     looking = Looking(
-        legs,
-        Questions(SameProcesses(), legs, timeout_s=5.0),
+        checking_with(legs, ask),
+        ask,
         attested=False,
         steps=lambda process: (),
         ring=lambda members: [],

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from narwhal.clock import SystemClock
 from narwhal.engine.dialect import make_dialect
 from narwhal.model.settings import SloSettings
+from narwhal.monitor.identity import CheckedProcesses, Questions
 from narwhal.monitor.probe_legs import Probed, ProbeLegs
 from narwhal.monitor.prober import Prober
-from narwhal.monitor.validation import Validation
+from narwhal.monitor.validation import Checking, Validation
 from narwhal.policy.accounts import Accounts
+from narwhal.policy.readmission import TransferPeers
 from narwhal.ports import ControlClient, ControlGate, EvidenceSink
 from narwhal.runtime.probing import ProbeBooks
 from tests.support.settings import serving_settings
@@ -27,6 +31,13 @@ def legs_of(
     dialect = make_dialect("vllm", "nixl")
     books = ProbeBooks(accounts or accounts_of_probes(), SystemClock(), taken=lambda iid: False)
     return ProbeLegs(control, dialect, gate=gate, probed=probed, books=books)
+
+
+def checking_with(
+    legs: ProbeLegs, ask: Questions, *, peers: Callable[[str], TransferPeers] = lambda iid: TransferPeers()
+) -> Checking:
+    """Of the model `simulated`. Without `peers` nobody lives to exchange KV with."""
+    return Checking(legs, CheckedProcesses(ask), "simulated", peers)
 
 
 def prober_of(legs: ProbeLegs, sink: EvidenceSink) -> Prober:

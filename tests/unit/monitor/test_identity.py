@@ -15,7 +15,7 @@ from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.engine import EngineSpec
 from narwhal.model.evidence import Identified, IdentityOutcome, Validated
 from narwhal.model.identity import EngineIdentity
-from narwhal.monitor.identity import IdentityLooks, Questions
+from narwhal.monitor.identity import CheckedProcesses, IdentityLooks, Questions
 from narwhal.monitor.prober import Prober
 from narwhal.monitor.validation import Validation, attested
 from narwhal.ports import ControlGate, EngineReply
@@ -161,7 +161,8 @@ def test_a_readmission_tells_which_process_it_looked_at() -> None:
         legs = legs_of(control, LOCAL, budget_s=BUDGET_S)
         ask = Questions(EngineIdentities([spec], control, sidecars=sidecars), legs, timeout_s=BUDGET_S)
         looks, heard = IdentityLooks(ask, contract=CONTRACT), Heard()
-        steps = Validation((attested(looks),))
+        processes = CheckedProcesses(ask)
+        steps = Validation((attested(looks, processes),), start=processes.start)
         prober = Prober(legs, steps, sink=heard, streaming=lambda iid: False, looks=looks)
         prober.wanted(ProbeWanted(ProbeKind.READMISSION, "e0"))
         await until(lambda: not prober.busy, "it has ended")

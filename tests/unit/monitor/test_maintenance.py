@@ -21,14 +21,14 @@ from narwhal.monitor.judge import Judge
 from narwhal.monitor.maintenance import LOST, Maintenance
 from narwhal.monitor.probe_legs import HEALTH_PATH
 from narwhal.monitor.readmissions import Looking, Ownership
-from narwhal.monitor.validation import PASSED, Result, Step
+from narwhal.monitor.validation import NO_ATTESTATION, Checking, Result, Step, readmission_steps
 from narwhal.policy.fleet import Fleet
-from narwhal.policy.readmission import HEALTH, ORDER, PROCESS
+from narwhal.policy.readmission import FINAL_HEALTH, HEALTH, PASSED, PROCESS
 from narwhal.ports import EngineReply
 from narwhal.telemetry.metrics import RouterMetrics
 from narwhal.telemetry.recorder import MemoryRecorder
 from tests.support.gates import UNBELIEVABLE, Owner
-from tests.support.looking import legs_of
+from tests.support.looking import checking_with, legs_of
 from tests.support.scripted import until
 from tests.support.settings import fleet_config
 from tests.support.ticking import TickingClock
@@ -52,6 +52,9 @@ class Engine:
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     asked: int = 0
     """Times that its load was read."""
+    restarts_before: int = 0
+    """Which answer of its health comes from another process; 0: none."""
+    healths: int = 0
 
     async def answer(self, ask: ControlAsk) -> EngineReply:
         if self.epoch:
@@ -59,6 +62,9 @@ class Engine:
             return EngineReply(409, {}, json.dumps({"error": told}).encode())
         if ask.path == HEALTH_PATH:
             await self.answers.wait()
+            self.healths += 1
+            if self.healths == self.restarts_before:
+                self.start += 60.0
             return EngineReply(200, {}, b"")
         if ask.path == VERSION_PATH:
             return EngineReply(200, {}, b'{"version":"0.32.0"}')
@@ -133,17 +139,15 @@ def played(
         control = MemoryControl({iid: one.answer for iid, one in engines.items()}, connections=8)
         sidecars = MemoryControl(dict.fromkeys(IIDS, sidecar(attested)), connections=8)
         legs = legs_of(control, owner, budget_s=FAR_S, accounts=fleet.accounts)
+        ask = Questions(EngineIdentities(specs, control, sidecars=sidecars), legs, timeout_s=FAR_S)
+        checking = checking_with(legs, ask)
         looking = Looking(
-            legs,
-            Questions(EngineIdentities(specs, control, sidecars=sidecars), legs, timeout_s=FAR_S),
+            checking,
+            ask,
             attested=bool(attested),
-            steps=lambda process: steps(process, healthy),
+            steps=lambda process: steps(checking, process),
             ring=lambda members: [],
         )
-
-        async def healthy(iid: str) -> Result:
-            await legs.health(iid)
-            return PASSED, ""
 
         judge = Judge(fleet, gate=owner, recorder=MemoryRecorder(), metrics=RouterMetrics(), clock=clock)
         maintenance = Maintenance(looking, Ownership(owner, disk, clock), fleet=fleet, judge=judge)
@@ -155,12 +159,13 @@ def played(
     asyncio.run(main())
 
 
-def steps(process: Step, healthy: Callable[[str], Awaitable[Result]]) -> tuple[Step, ...]:
+def steps(checking: Checking, process: Step) -> tuple[Step, ...]:
     async def passes(iid: str) -> Result:
         return PASSED, ""
 
-    own = {PROCESS: process, HEALTH: Step(HEALTH, healthy)}
-    return tuple(own.get(name, Step(name, passes)) for name in ORDER)
+    real = readmission_steps(checking, attestation=NO_ATTESTATION, process=process)
+    owed = (HEALTH, PROCESS, FINAL_HEALTH)
+    return tuple(step if step.name in owed else Step(step.name, passes) for step in real)
 
 
 # --- an engine that knows a higher epoch -------------------------------------------------------------
@@ -270,6 +275,31 @@ def test_what_was_drained_again_while_it_was_stored_is_not_said_to_serve(wave: b
         name = "the fleet" if wave else "e1"
         assert answer.error.startswith(f"every check passed, and {name} was taken out again meanwhile")
         assert (await again).outcome is OrderOutcome.DONE
+
+    played(story)
+
+
+@pytest.mark.parametrize("wave", [False, True])
+def test_a_process_that_replaces_the_checked_one_before_the_last_check_has_proved_nothing(wave: bool) -> None:
+    """A supervisor restarts an engine that crashes under its checks."""
+
+    async def story(scene: Scene) -> None:
+        order = WAVE if wave else DrainOrder(("e1",))
+        await scene.maintenance.drain(order)
+        for iid in IIDS:
+            scene.restart(iid)
+        scene.engines["e1"].restarts_before = 2
+        answer = await scene.maintenance.readmit(order)
+        assert answer.outcome is OrderOutcome.REFUSED
+        record = scene.fleet.upkeep.drains.record("e1")
+        assert (record.state, record.checks[-1].name) == (DrainState.BLOCKED, FINAL_HEALTH)
+        began, now = START + 60.0, START + 120.0
+        assert record.checks[-1].detail == (
+            f"another process answers: vLLM 0.32.0 started at {now!r}, "
+            f"the checks began on vLLM 0.32.0 started at {began!r}"
+        )
+        assert (await scene.maintenance.readmit(order)).outcome is OrderOutcome.DONE
+        assert scene.fleet.upkeep.drains.record("e1").new_process_start == now
 
     played(story)
 

@@ -18,7 +18,7 @@ from narwhal.model.attestation import Attestation
 from narwhal.model.engine import EngineSpec
 from narwhal.model.evidence import Check, Validated
 from narwhal.model.identity import EngineIdentity
-from narwhal.monitor.identity import IdentityLooks, Questions
+from narwhal.monitor.identity import CheckedProcesses, IdentityLooks, Questions
 from narwhal.monitor.validation import Result, Step, Validation, attested, skipped
 from narwhal.ports import EngineReply
 from tests.support.looking import legs_of
@@ -108,7 +108,7 @@ def attestation(beside: Answering, live: Answering, **contract: Any) -> Check:
         identities = EngineIdentities([spec], control, sidecars=MemoryControl({"e0": beside}, connections=1))
         legs = legs_of(control, LocalGate(), budget_s=5.0)
         ask = Questions(identities, legs, timeout_s=5.0)
-        step = attested(IdentityLooks(ask, contract={**CONTRACT, **contract}))
+        step = attested(IdentityLooks(ask, contract={**CONTRACT, **contract}), CheckedProcesses(ask))
         return await Validation((step,)).run("e0")
 
     told = asyncio.run(main())
