@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from narwhal.model.lease import MAX_EPOCH
+from narwhal.model.plain_text import shown
 from narwhal.model.process import ProcessMark
 from narwhal.model.store_call import RouterEntry
 from narwhal.store import replies
@@ -19,6 +20,10 @@ from narwhal.store.scripts import ScriptRunner
 log = logging.getLogger("narwhal.store")
 _TOLD = 64
 """Unreadable entries that are told of."""
+_TEXT_CHARS = 4096
+"""Of one text of an entry: the IDs of all voters is the longest."""
+_MOST_SENTENCES, _SENTENCE_CHARS = 64, 1024
+"""Of `drift`."""
 
 
 class ScriptRegistry:
@@ -115,9 +120,12 @@ def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
     """Raises KeyError, ValueError or TypeError."""
     drift = orjson.loads(fields.get("drift") or "[]")
     if not isinstance(drift, list):
-        raise TypeError(f"drift is no list: {drift!r}")
+        raise TypeError(f"drift is no list: {drift!r:.80}")
+    section_digests = _texts(fields.get("section_digests") or "{}")
+    # Anybody who reaches the store writes there: what is kept goes into documents, records and logs.
+    fields = {name: shown(text, most=_TEXT_CHARS) for name, text in fields.items()}
     return RouterEntry(
-        router_id=router_id,
+        router_id=shown(router_id),
         run=fields["run"],
         role=fields["role"],
         url=fields["url"],
@@ -128,11 +136,11 @@ def _entry(router_id: str, fields: Mapping[str, str]) -> RouterEntry:
         mirror_age_s=_seconds(fields.get("mirror_age_s", "")),
         resident=whole(fields.get("resident", "0")),
         ready_to_take=fields.get("ready_to_take") == "1",
-        drift=tuple(str(sentence) for sentence in drift),
+        drift=tuple(shown(str(sentence), most=_SENTENCE_CHARS) for sentence in drift[:_MOST_SENTENCES]),
         version=fields.get("version", ""),
         config_digest=fields.get("config_digest", ""),
         contract_digest=fields.get("contract_digest", ""),
-        section_digests=_texts(fields.get("section_digests") or "{}"),
+        section_digests=section_digests,
         voters=fields.get("voters", ""),
         schema_version=whole(fields.get("schema_version", "0")),
         process=ProcessMark.of_record(fields),
@@ -145,7 +153,7 @@ def _texts(text: str) -> dict[str, str]:
     found = orjson.loads(text)
     if not isinstance(found, dict):
         raise TypeError("no object")
-    return {name: str(value) for name, value in found.items()}
+    return {shown(name): shown(str(value)) for name, value in found.items()}
 
 
 def _seconds(text: str) -> float | None:

@@ -9,14 +9,17 @@ from typing import Any
 from narwhal.model.handoff import LogEntry
 from narwhal.model.lease import LeaseView
 from narwhal.model.numbers import count
+from narwhal.model.plain_text import escaped_document, shown
 from narwhal.model.process import ProcessMark
 from narwhal.runtime.records import ClusterRecords, public_holder, sum_of
 
 Document = dict[str, Any]
+_REASON_CHARS = 1024
 
 
 def cluster_document(records: ClusterRecords) -> Document:
-    """Ages are seconds by the store's clock at the reading; null where there is nothing to age."""
+    """Ages are seconds by the store's clock at the reading; null where there is nothing to age. Texts are
+    printable, whoever wrote them into the store."""
     return {
         "schema": "narwhal.cluster",
         "schema_version": 1,
@@ -34,26 +37,33 @@ def cluster_document(records: ClusterRecords) -> Document:
 def lease_fields(lease: LeaseView) -> Document:
     """The record without its token: `holder` stands for it. `valid_for_s` is a router's to know: null."""
     fields = lease.fields or {}
-    return {
-        "state": lease.state.value if lease.state else "none",
-        "holder": public_holder(lease),
-        "router_id": lease.owner,
-        "url": lease.url,
-        "control_url": fields.get("control_url", ""),
-        "epoch": lease.epoch,
-        "highest_epoch": max(lease.epoch, lease.epoch_key),
-        "seq": lease.version.seq if lease.version else 0,
-        "ttl_s": lease.ttl_ms / 1000 if lease.ttl_ms else None,
-        "valid_for_s": None,
-        "acquired_age_s": _age_s(lease, lease.acquired_ms),
-        "renewed_age_s": _age_s(lease, lease.renewed_ms),
-        "reason": lease.reason,
-        "successor": lease.successor,
-        "replicas": lease.replicas,
-        "host": fields.get("host", ""),
-        "pid": ProcessMark.of_record(fields).pid,
-        "version": fields.get("version", ""),
-    }
+    return _printable(
+        {
+            "state": lease.state.value if lease.state else "none",
+            "holder": public_holder(lease),
+            "router_id": lease.owner,
+            "url": lease.url,
+            "control_url": fields.get("control_url", ""),
+            "epoch": lease.epoch,
+            "highest_epoch": max(lease.epoch, lease.epoch_key),
+            "seq": lease.version.seq if lease.version else 0,
+            "ttl_s": lease.ttl_ms / 1000 if lease.ttl_ms else None,
+            "valid_for_s": None,
+            "acquired_age_s": _age_s(lease, lease.acquired_ms),
+            "renewed_age_s": _age_s(lease, lease.renewed_ms),
+            "reason": lease.reason,
+            "successor": lease.successor,
+            "replicas": lease.replicas,
+            "host": fields.get("host", ""),
+            "pid": ProcessMark.of_record(fields).pid,
+            "version": fields.get("version", ""),
+        }
+    )
+
+
+def _printable(document: Document) -> Document:
+    escaped: Document = escaped_document(document)
+    return escaped
 
 
 def _age_s(lease: LeaseView, then_ms: int) -> float | None:
@@ -84,14 +94,16 @@ def _routers(records: ClusterRecords) -> list[Document]:
 def change_of(entry: LogEntry) -> Document:
     """One entry of the log. `at`: Unix seconds by the store's clock."""
     body = entry.body
-    return {
-        "kind": entry.kind.value,
-        "epoch": entry.position.epoch,
-        "router_id": str(body.get("owner") or ""),
-        "at": (count(body.get("at_ms")) or 0) / 1000,
-        "reason": str(body.get("reason") or ""),
-        "successor": str(body.get("successor") or ""),
-    }
+    return _printable(
+        {
+            "kind": entry.kind.value,
+            "epoch": entry.position.epoch,
+            "router_id": str(body.get("owner") or ""),
+            "at": (count(body.get("at_ms")) or 0) / 1000,
+            "reason": str(body.get("reason") or ""),
+            "successor": str(body.get("successor") or ""),
+        }
+    )
 
 
 def _claim(router_id: str, text: str) -> Document:
@@ -100,7 +112,8 @@ def _claim(router_id: str, text: str) -> Document:
     except (ValueError, RecursionError):
         found = None
     claim: Mapping[str, Any] = found if isinstance(found, dict) else {"reason": text}
-    return {"router_id": router_id, "epoch": claim.get("epoch"), "reason": str(claim.get("reason", ""))}
+    reason = shown(str(claim.get("reason", "")), most=_REASON_CHARS)
+    return {"router_id": shown(router_id), "epoch": count(claim.get("epoch")), "reason": reason}
 
 
 def _store(records: ClusterRecords) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -119,6 +120,18 @@ def test_a_claim_that_cannot_be_read_is_shown_as_it_is() -> None:
 @pytest.mark.parametrize("claim", ["[" * 100_000, "7", '{"epoch": NaN'])
 def test_no_claim_ends_the_command(claim: str) -> None:
     assert claim[:7] in shown(status_view(cluster_document(replace(RECORDS, claims={"b:1": claim}))))
+
+
+def test_nothing_that_is_stored_steers_a_terminal() -> None:
+    odd = "\x1b[2J"
+    told = {"owner": odd, "reason": odd, "successor": odd, "at_ms": NOW_MS}
+    changes = (LogEntry(LogPosition(7, 1), EntryKind.RELEASED, told),)
+    claims = {odd: json.dumps({"epoch": odd, "reason": odd}), "b:1": odd}
+    records = with_lease(owner=odd, url=odd, reason=odd, successor=odd, fields={"host": odd, "version": odd})
+    document = cluster_document(replace(records, changes=changes, claims=claims))
+    assert [claim["epoch"] for claim in document["claims"]] == [None, None]
+    assert json.dumps(document, ensure_ascii=False).isprintable()
+    assert "\\x1b[2J" in document["lease"]["reason"]
 
 
 @pytest.mark.parametrize("at_ms", [None, "soon", -1, 2**60, 10**400, 2**53])
