@@ -37,6 +37,9 @@ MODELS_PATH = "/v1/models"
 Result = tuple[str, str]
 """Outcome and detail of a check."""
 
+ILL_S = 0.5
+"""The health of a vLLM engine whose core has died says so after some 0.15 s (engines.md section 1)."""
+
 _DETAIL_CHARS = 4096
 """Of one check: a contract has two dozen fields that may differ."""
 
@@ -194,7 +197,9 @@ async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], Tran
     """One good transfer in a direction proves it: what fails beside it is the edge's matter, not the
     engine's (section 9)."""
     now = peers(iid)
-    produced = await _transfers(legs.produce, [(iid, peer) for peer in now.produces_to])
+    produced, broke = await _produced(legs, [(iid, peer) for peer in now.produces_to])
+    if broke:
+        return FAILED, f"{produced[-1]}; {produced[-1].consumer} has been ill since"
     consumed = await _transfers(legs.transfer, [(peer, iid) for peer in now.consumes_from])
     if not produced and not consumed:
         return SKIPPED, "no live peer"
@@ -204,6 +209,38 @@ async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], Tran
             return (FAILED, "; ".join(map(str, told))) if told else None
     broken = [one for one in (*produced, *consumed) if one.error is not None]
     return PASSED, "; ".join(str(one) for one in broken)
+
+
+async def _produced(legs: ProbeLegs, pairs: Sequence[tuple[str, str]]) -> tuple[list[Transfer], bool]:
+    """Bad KV kills who pulls it: one peer after the other until a transfer went well, then all others.
+    Ends with one that broke its consumer, and tells that."""
+    made: list[Transfer] = []
+    while len(made) < len(pairs):
+        pair = pairs[len(made)]
+        ill = await _illness(legs, pair[1])
+        made.append(Transfer(*pair, ill) if ill else await transferred(legs.produce(*pair), pair))
+        if made[-1].error is None:
+            return made + await _transfers(legs.produce, pairs[len(made) :]), False
+        if ill is None and await _has_broken_its_consumer(legs, made[-1]):
+            return made, True
+    return made, False
+
+
+async def _has_broken_its_consumer(legs: ProbeLegs, made: Transfer) -> bool:
+    """The consumer failed by itself, and is not well after a while either."""
+    if not made.tells_of(made.consumer):
+        return False
+    await asyncio.sleep(ILL_S)
+    ill = await _illness(legs, made.consumer)
+    return ill is not None and not is_ours(ill)
+
+
+async def _illness(legs: ProbeLegs, iid: str) -> EngineError | None:
+    try:
+        await legs.health(iid)
+    except EngineError as error:
+        return error
+    return None
 
 
 async def _transfers(legs: Legs, pairs: Sequence[tuple[str, str]]) -> list[Transfer]:

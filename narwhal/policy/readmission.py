@@ -49,7 +49,7 @@ def transfer_peers(
 ) -> TransferPeers:
     """A pinned engine has one direction, an unpinned one both. `live`: engines that take requests now.
 
-    A peer is an engine that may take the other leg; those whose role it is come first.
+    A peer is an engine whose role is the other leg; where none of them lives, one that may take that leg.
     """
     others = [one for one in live if one != iid]
     permitted = {roles[iid]} if iid in pinned else set(Role)
@@ -57,7 +57,7 @@ def transfer_peers(
     def able(role: Role) -> tuple[str, ...]:
         of_role = [one for one in others if roles[one] is role]
         unpinned = [one for one in others if roles[one] is not role and one not in pinned]
-        return tuple((of_role + unpinned)[:MOST_PEERS])
+        return tuple((of_role or unpinned)[:MOST_PEERS])
 
     return TransferPeers(
         produces_to=able(Role.DECODE) if Role.PREFILL in permitted else (),

@@ -445,6 +445,18 @@ async def test_a_peer_that_is_ill_by_itself_does_not_keep_an_engine_out():
         assert (await made.validate())["kv_transfer"] == "passed"
 
 
+async def test_an_engine_whose_kv_breaks_whoever_pulls_it_costs_one_peer_and_fails_its_check():
+    """Too few blocks kill a decode engine, and nothing on the wire tells that descriptor from a good one."""
+    async with rig(count=4) as made:
+        made.peers = TransferPeers(produces_to=("e1", "e2", "e3"))
+        made.order(0, "handoff", variant="few_blocks")
+        checks = await made.validate()
+        assert list(checks)[-1] == "kv_transfer"
+        assert checks["kv_transfer"].startswith("failed: e0 -> e1: ")
+        assert checks["kv_transfer"].endswith("; e1 has been ill since")
+        assert [made.engine(peer).core_dead for peer in (1, 2, 3)] == [True, False, False]
+
+
 async def test_peers_that_cannot_even_prefill_leave_it_open():
     async with rig() as made:
         made.peers = TransferPeers(consumes_from=("e1",))

@@ -30,8 +30,12 @@ def test_an_unpinned_engine_owes_both_directions() -> None:
     assert peers("d0", pinned=pinned) == TransferPeers(produces_to=("d1",), consumes_from=("p0", "p1"))
 
 
-def test_unpinned_peers_of_the_other_role_come_behind() -> None:
-    assert peers("p0", pinned=frozenset({"p0"})).produces_to == ("d0", "d1", "p1")
+def test_unpinned_peers_of_the_other_role_stand_in_where_nobody_of_the_role_lives() -> None:
+    """They would pass an engine that can pull from no prefill engine at all."""
+    alone = frozenset({"p0"})
+    assert peers("p0", pinned=alone).produces_to == ("d0", "d1")
+    assert peers("p0", pinned=alone, live=("p0", "p1")).produces_to == ("p1",)
+    assert peers("p0", pinned=alone | {"p1"}, live=("p0", "p1")).produces_to == ()
 
 
 def test_only_live_peers_take_part_and_never_the_engine_itself() -> None:
