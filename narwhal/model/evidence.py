@@ -191,14 +191,16 @@ class Check:
 class Validated:
     """The readmission checks of one engine, in order; the last one is the one that failed, if any did.
 
-    `conclusive` is False when our own pool or a cancelled task ended them. `process_start`: of the process
-    that was attested in them, None without an attestation.
+    `conclusive` is False when a check could not be made, which says nothing of the engine, or a cancelled
+    task ended them. `process_start`: of the process that was attested in them, None without an attestation.
+    `why`: which check could not be made and what kept it from that, "" if none.
     """
 
     iid: str
     checks: tuple[Check, ...]
     conclusive: bool = True
     process_start: float | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,16 @@ from typing import TypeVar
 from narwhal.model.effect import ProbeWanted
 from narwhal.model.evidence import Check, CohortProved, Validated
 from narwhal.monitor.probe_legs import we_are_cancelled
-from narwhal.monitor.validation import Checking, Result, Step, Transfer, Validation, transferred
+from narwhal.monitor.validation import (
+    OPEN,
+    Checking,
+    Result,
+    Step,
+    Transfer,
+    Validation,
+    left_open,
+    transferred,
+)
 from narwhal.policy.readmission import FAILED, KV_TRANSFER, ORDER, PASSED, SKIPPED
 
 AT_ONCE = 8
@@ -73,7 +82,10 @@ class Group:
         last = await gathered(self._last.run, [iid for iid, one in told.items() if _well(one)])
         return dict(told) | {
             one.iid: replace(
-                told[one.iid], checks=(*told[one.iid].checks, *one.checks), conclusive=one.conclusive
+                told[one.iid],
+                checks=(*told[one.iid].checks, *one.checks),
+                conclusive=one.conclusive,
+                why=one.why,
             )
             for one in last
         }
@@ -83,7 +95,7 @@ class Group:
         crossed = await self._transfers(tuple(told))
         return {iid: _with(one, crossed[iid]) for iid, one in told.items()}
 
-    async def _transfers(self, members: Sequence[str]) -> dict[str, Result | None]:
+    async def _transfers(self, members: Sequence[str]) -> dict[str, Result]:
         """`kv_transfer` by member."""
         made = await gathered(self._transfer, self._ring(members))
         return {
@@ -95,21 +107,20 @@ class Group:
         return await transferred(self._legs.produce(*pair), pair)
 
 
-def _crossing(made: Sequence[Transfer], iid: str) -> Result | None:
-    """`made`: the transfers that it took part in. None: one failed that says nothing of it."""
+def _crossing(made: Sequence[Transfer], iid: str) -> Result:
+    """`made`: the transfers that it took part in."""
     if not made:
         return SKIPPED, "no member to exchange KV with"
     own = [one for one in made if one.tells_of(iid)]
     if own:
         return FAILED, "; ".join(map(str, own))
-    if any(one.error is not None for one in made):
-        return None
-    return PASSED, "; ".join(map(str, made))
+    broken = [one for one in made if one.error is not None]
+    return OPEN if broken else PASSED, "; ".join(map(str, broken or made))
 
 
-def _with(told: Validated, result: Result | None) -> Validated:
-    if result is None:
-        return replace(told, conclusive=False)
+def _with(told: Validated, result: Result) -> Validated:
+    if result[0] == OPEN:
+        return left_open(told, KV_TRANSFER, why=result[1])
     return replace(told, checks=(*told.checks, Check(KV_TRANSFER, *result)))
 
 

@@ -51,9 +51,10 @@ class Maintenance:
         targets = upkeep.orders.targets(order)
         if upkeep.orders.is_wave(order):
             effects = upkeep.drain_wave(f"wave-{wall * 1000:.0f}", deadline_at=deadline_at)
-            self._readmissions.end_singles()
+            self._readmissions.end(None)
         else:
             effects = upkeep.drain(targets[0], deadline_at=deadline_at)
+            self._readmissions.end(targets[0])
         self._judge.carry_out(effects, now)
         error = _not_captured(dict(zip(targets, await gathered(self._capture, targets), strict=True)))
         not_durable = await self._store()

@@ -9,7 +9,7 @@ whoever waited for it may look when the next one has begun.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,6 +65,8 @@ class Readmissions:
         self._single = Validation(steps, start=looking.checking.processes.start)
         self._group = Group(steps, looking.checking, ring=looking.ring)
         self._under_way: dict[str, asyncio.Task[str]] = {}
+        self._left: set[asyncio.Task[str]] = set()
+        """Ended by a drain, and not over yet."""
 
     def of(self, iid: str) -> asyncio.Task[str]:
         """The validation of one engine: the one under way, else a new one."""
@@ -80,11 +82,13 @@ class Readmissions:
             self._begin(_WAVE, self._validate_wave())
         return self._under_way[_WAVE]
 
-    def end_singles(self) -> None:
-        """A wave is drained: its members come back with it."""
-        for key, task in self._under_way.items():
-            if key != _WAVE:
-                task.cancel()
+    def end(self, iid: str | None) -> None:
+        """This engine is drained, None: the whole fleet. Whoever readmits from now on begins a new one."""
+        for key in [key for key in self._under_way if iid in (None, key)]:
+            task = self._under_way.pop(key)
+            self._left.add(task)
+            task.add_done_callback(self._left.discard)
+            task.cancel()
 
     def abandon(self) -> None:
         """The ownership is over, or another one begins: what began before is over."""
@@ -93,39 +97,52 @@ class Readmissions:
 
     async def aclose(self) -> None:
         self.abandon()
-        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        await asyncio.gather(*self._under_way.values(), *self._left, return_exceptions=True)
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _begin(self, key: str, work: Coroutine[Any, Any, str]) -> None:
         task = asyncio.create_task(work, name=f"readmit-{key or 'wave'}")
         self._under_way[key] = task
-        task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        task.add_done_callback(lambda ended: self._is_under_way(key, ended) and self._under_way.pop(key))
+
+    def _is_under_way(self, key: str, task: asyncio.Task[Any] | None) -> bool:
+        """No drain ended it."""
+        return self._under_way.get(key) is task
 
     async def _validate(self, iid: str) -> str:
         told = Validated(iid, (), conclusive=False)
         try:
             told = await self._single.run(iid)
         finally:
-            now = self._clock.now()
-            if not self._gate.may_admit(now):
-                told = replace(told, conclusive=False)
-            start = told.process_start
-            self._judge.carry_out(self._fleet.upkeep.validated(told, process_start=start, now=now), now)
+            # A drain that ended it has told the record; the next one may be under way by now.
+            if self._is_under_way(iid, asyncio.current_task()):
+                self._ended(told)
         return self._fleet.upkeep.why_out(iid)
+
+    def _ended(self, told: Validated) -> None:
+        now = self._clock.now()
+        if not self._gate.may_admit(now):
+            told = replace(told, conclusive=False)
+        effects = self._fleet.upkeep.validated(told, process_start=told.process_start, now=now)
+        self._judge.carry_out(effects, now)
 
     async def _validate_wave(self) -> str:
         told: dict[str, Validated] = {}
         try:
             told = await self._group.run(self._fleet.engines)
         finally:
-            now = self._clock.now()
-            if not self._gate.may_admit(now):
-                told = {iid: replace(one, conclusive=False) for iid, one in told.items()}
-            starts = {iid: one.process_start for iid, one in told.items() if one.process_start is not None}
-            effects = self._fleet.upkeep.wave_validated(told, process_starts=starts, now=now)
-            self._judge.carry_out(effects, now)
+            if self._is_under_way(_WAVE, asyncio.current_task()):
+                self._wave_ended(told)
         return self._fleet.upkeep.why_out(None)
+
+    def _wave_ended(self, told: Mapping[str, Validated]) -> None:
+        now = self._clock.now()
+        if not self._gate.may_admit(now):
+            told = {iid: replace(one, conclusive=False) for iid, one in told.items()}
+        starts = {iid: one.process_start for iid, one in told.items() if one.process_start is not None}
+        effects = self._fleet.upkeep.wave_validated(told, process_starts=starts, now=now)
+        self._judge.carry_out(effects, now)
 
     async def _process(self, iid: str) -> Result:
         """Planned maintenance means a restart: the process must be newer than the one on record."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import orjson
@@ -36,6 +36,8 @@ MODELS_PATH = "/v1/models"
 
 Result = tuple[str, str]
 """Outcome and detail of a check."""
+OPEN = "open"
+"""Outcome of a check that could not be made, which says nothing of the engine; no document has it."""
 
 ILL_S = 0.5
 """The health of a vLLM engine whose core has died says so after some 0.15 s (engines.md section 1)."""
@@ -46,11 +48,11 @@ _DETAIL_CHARS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One named check. `run` takes an engine ID and gives outcome and detail, None where the check could not
-    be made and that says nothing of the engine; an EngineError is a failed check in its own words."""
+    """One named check. `run` takes an engine ID and gives outcome and detail; an EngineError is a failed
+    check in its own words."""
 
     name: str
-    run: Callable[[str], Awaitable[Result | None]]
+    run: Callable[[str], Awaitable[Result]]
 
 
 class Validation:
@@ -66,20 +68,27 @@ class Validation:
         """Never raises for what an engine does."""
         checks: list[Check] = []
         for step in self._steps:
-            result = await _result(step, iid)
-            if result is None:
-                return Validated(iid, tuple(checks), conclusive=False, process_start=self._start(iid))
-            checks.append(Check(step.name, result[0], shown(result[1], most=_DETAIL_CHARS)))
-            if result[0] == FAILED:
+            outcome, detail = await _result(step, iid)
+            if outcome == OPEN:
+                so_far = Validated(iid, tuple(checks), process_start=self._start(iid))
+                return left_open(so_far, step.name, why=detail)
+            checks.append(Check(step.name, outcome, shown(detail, most=_DETAIL_CHARS)))
+            if outcome == FAILED:
                 break
         return Validated(iid, tuple(checks), process_start=self._start(iid))
 
 
-async def _result(step: Step, iid: str) -> Result | None:
+def left_open(told: Validated, name: str, *, why: str) -> Validated:
+    """The checks so far, and the next one could not be made."""
+    why = f"the check {name} could not be made ({shown(why, most=_DETAIL_CHARS)})"
+    return replace(told, conclusive=False, why=why)
+
+
+async def _result(step: Step, iid: str) -> Result:
     try:
         return await step.run(iid)
     except EngineError as error:
-        return None if is_ours(error) else (FAILED, str(error))
+        return OPEN if is_ours(error) else FAILED, str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +202,7 @@ class Transfer:
         return error is not None and not is_ours(error) and error.iid == iid
 
 
-async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], TransferPeers]) -> Result | None:
+async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], TransferPeers]) -> Result:
     """One good transfer in a direction proves it: what fails beside it is the edge's matter, not the
     engine's (section 9)."""
     now = peers(iid)
@@ -206,7 +215,7 @@ async def _kv_transfer(legs: ProbeLegs, iid: str, *, peers: Callable[[str], Tran
     for direction in (produced, consumed):
         if direction and all(one.error is not None for one in direction):
             told = [one for one in direction if one.tells_of(iid)]
-            return (FAILED, "; ".join(map(str, told))) if told else None
+            return FAILED if told else OPEN, "; ".join(map(str, told or direction))
     broken = [one for one in (*produced, *consumed) if one.error is not None]
     return PASSED, "; ".join(str(one) for one in broken)
 

@@ -4,8 +4,9 @@
 | --- | --- | --- |
 | active | drain | draining, out of placement |
 | draining, deadline_exceeded | drain | draining, its deadline later if that is asked |
-| drained, validating, blocked | drain | unchanged |
-| any but active | drain, as a member of a wave | a member from now on; an own validation ends: blocked |
+| drained, blocked | drain | unchanged |
+| validating | drain | draining: the validation is over, its deadline later if that is asked |
+| any but active | drain, as a member of a wave | the same, a member from now on |
 | any but active | captured, for once | kept until the readmission; if blocked, what is next is said |
 | draining, deadline_exceeded | no work is left and the identity is captured | drained, ready to stop |
 | drained, blocked | no work is left and the identity is captured | the same, ready to stop |
@@ -16,6 +17,7 @@
 | validating | restored from a handoff | blocked: "validation interrupted" |
 
 There is one way into placement: every check passed, and the engine is a newer process than the drained one.
+An attestation that nobody wants and a transfer that has no peer are skipped, nothing else.
 Members of a wave come back together (`narwhal.policy.wave`). Deadlines are Unix seconds, not monotonic
 ones: an operator set them, and they mean the same to the next owner. They only change a word; nothing is
 stopped.
@@ -31,7 +33,7 @@ from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import Check
 from narwhal.model.maintenance import Captured, DrainRecord, DrainState, WorkLeft
 from narwhal.model.numbers import unix_time
-from narwhal.policy.readmission import FAILED, ORDER, PASSED, PROCESS
+from narwhal.policy.readmission import ATTESTATION, KV_TRANSFER, ORDER, PASSED, SKIPPED
 
 INTERRUPTED = "validation interrupted: repeat the readmit"
 KNOWN_NOW = "stays out: its process is on record now; restart it, then readmit it again"
@@ -40,6 +42,7 @@ UNREADABLE = "the record of another owner could not be read: drain or readmit th
 _UNDER_WAY = frozenset({DrainState.DRAINING, DrainState.DEADLINE_EXCEEDED})
 _AT_REST = frozenset({DrainState.DRAINED, DrainState.BLOCKED})
 """Where an engine may be stopped."""
+_MAY_BE_SKIPPED = frozenset({ATTESTATION, KV_TRANSFER})
 
 
 class IllegalMove(InvariantViolation):
@@ -82,19 +85,17 @@ class Drains:
 
     def drain(self, iid: str, *, deadline_at: float, wave_id: str | None = None) -> bool:
         """Takes the engine out until a readmission, with `wave_id` as a member of that wave. False: it was
-        out before."""
+        out before, and no validation of it ran."""
         record = self._records[iid]
         if not record.out:
             self._put(DrainRecord(iid, DrainState.DRAINING, deadline_at, wave_id))
             return True
-        if record.state in _UNDER_WAY and deadline_at > (record.deadline_at or 0.0):
-            record = replace(record, state=DrainState.DRAINING, deadline_at=deadline_at)
-        if wave_id is not None and record.wave_id != wave_id:
-            if record.state is DrainState.VALIDATING:
-                record = replace(record, state=DrainState.BLOCKED, error=INTERRUPTED)
-            record = replace(record, wave_id=wave_id)
-        self._put(record)
-        return False
+        validating, latest = record.state is DrainState.VALIDATING, record.deadline_at or 0.0
+        if validating or (record.state in _UNDER_WAY and deadline_at > latest):
+            latest = max(deadline_at, latest)
+            record = replace(record, state=DrainState.DRAINING, deadline_at=latest)
+        self._put(record if wave_id is None else replace(record, wave_id=wave_id))
+        return validating
 
     def leave_wave(self) -> None:
         """No wave is on: whoever is out is so by itself."""
@@ -200,10 +201,12 @@ class Drains:
 
 
 def proves(checks: tuple[Check, ...]) -> bool:
-    """Every check was made and none failed; that the process is newer is never skipped."""
-    outcomes = {check.name: check.outcome for check in checks}
+    """Every check was made and passed, or is one that may be skipped and was."""
     names = tuple(check.name for check in checks)
-    return names == ORDER and FAILED not in outcomes.values() and outcomes[PROCESS] == PASSED
+    return names == ORDER and all(
+        check.outcome == PASSED or (check.outcome == SKIPPED and check.name in _MAY_BE_SKIPPED)
+        for check in checks
+    )
 
 
 def row_of(record: DrainRecord) -> dict[str, Any]:

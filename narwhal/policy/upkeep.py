@@ -4,9 +4,10 @@
 | --- | --- |
 | drain | the engine is out of placement, until its own readmission |
 | drain_wave | so are all, and each record is a member's |
+| either, while a readmission of them runs | ends it: it is a drain again |
 | require_wave | all are out, and nothing but a wave brings them back |
 | an ejection, under `whole_wave` | requires a wave |
-| validated | every check passed: the engine serves; else blocked |
+| validated | every check passed, and the fleet is not held: the engine serves; else blocked |
 | wave_validated | every check of every member passed: all serve, in one change; else all are blocked |
 | restore | what a handoff tells; engines that it does not know are members of its wave too |
 
@@ -21,7 +22,7 @@ from typing import Any
 from narwhal.errors import InvariantViolation
 from narwhal.model.effect import NOTHING, Effect, Effects, Told, tell, tell_fleet
 from narwhal.model.evidence import Check, Validated
-from narwhal.model.maintenance import Captured, DrainState, WaveView, WorkLeft
+from narwhal.model.maintenance import Captured, DrainState, WaveState, WaveView, WorkLeft
 from narwhal.policy.blame import Blame
 from narwhal.policy.drain import Drains, proves, row_of
 from narwhal.policy.identification import WHOLE_WAVE, ProcessStarts
@@ -63,20 +64,26 @@ class Upkeep:
     # --- drains ----------------------------------------------------------------------------------
 
     def drain(self, iid: str, *, deadline_at: float) -> Effects:
-        """Out of placement from now on. Drained before: at most the deadline is later."""
+        """Out of placement from now on. Drained before: at most the deadline is later, unless it was being
+        validated: that is over."""
         if not self.drains.drain(iid, deadline_at=deadline_at):
             return NOTHING
         return (tell("drain", iid, reason="an operator took it out of placement"), *self._take_out())
 
     def drain_wave(self, wave_id: str, *, deadline_at: float) -> Effects:
-        """The whole fleet is out of placement from now on. A wave that is on keeps its ID."""
+        """The whole fleet is out of placement from now on. A wave that is on keeps its ID; if it was being
+        validated, that is over."""
+        states = {record.state for record in self.drains.records()}
+        ended = self.wave.on and DrainState.VALIDATING in states
         new = self.wave.drain(wave_id)
+        if ended:
+            self.wave.interrupt()
         for iid in self._standings.engines:
             self.drains.drain(iid, deadline_at=deadline_at, wave_id=self.wave.wave_id)
-        if not new:
+        if not (new or ended):
             return NOTHING
         reason = "an operator took the whole fleet out of placement"
-        return (tell_fleet("wave_drain", reason=reason, wave_id=wave_id), *self._take_out())
+        return (tell_fleet("wave_drain", reason=reason, wave_id=self.wave.wave_id), *self._take_out())
 
     def require_wave(self, why: str) -> Effects:
         """Nothing but a wave brings the fleet back. `why`: a few words, which clients may see. One that is
@@ -118,7 +125,7 @@ class Upkeep:
         record = self.drains.record(iid)
         if record.state is not DrainState.VALIDATING or record.wave_id is not None:
             return NOTHING
-        error = _why_blocked(told, AGAIN)
+        error = _why_blocked(told, AGAIN) or self._why_held(iid)
         if error:
             self.drains.block(iid, checks, error=error, process_start=process_start)
             return (_blocked(told, error),)
@@ -167,13 +174,13 @@ class Upkeep:
         )
 
     def why_out(self, iid: str | None) -> str:
-        """Why the engine (None: the wave) is still out after its readmission, a sentence; "" if it serves."""
+        """Why the engine (None: the wave) is still out after its readmission, a sentence; "" unless an
+        operator's drain or a held fleet keeps it out."""
         if iid is None:
-            error, out, then = self.wave.error, self.wave.on, WAVE_AGAIN
-        else:
-            record = self.drains.record(iid)
-            error, out, then = record.error, record.out, AGAIN
-        return error or (f"the readmission was interrupted: {then}" if out else "")
+            return self.wave.error or (_cut_off("the wave", WAVE_AGAIN) if self.wave.on else self._why_held())
+        record = self.drains.record(iid)
+        then = AGAIN if record.wave_id is None else "readmit the wave"
+        return record.error or (_cut_off(iid, then) if record.out else self._why_held(iid))
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Engine ID to its record, those of active engines too."""
@@ -215,6 +222,13 @@ class Upkeep:
 
     # --- inside ----------------------------------------------------------------------------------
 
+    def _why_held(self, iid: str = "") -> str:
+        """What keeps an engine ("": all of them) out whatever its checks came to; "": nothing."""
+        if self.wave.state is not WaveState.REQUIRED:
+            return ""
+        who = f"{iid} stays out with the whole fleet, which" if iid else "the whole fleet stays out and"
+        return f"{who} needs a wave ({self.wave.why}): drain the wave"
+
     def _take_out(self) -> Effects:
         """Tells the standings who is out by an operator's word, or by the wave that is needed."""
         everyone = frozenset(self._standings.engines) if self.wave.reason else frozenset()
@@ -241,10 +255,12 @@ class Upkeep:
     ) -> Effects:
         """One that fails keeps all out; the others say whom they wait for."""
         failed = {one.iid: errors[one.iid] for one in ends if _failed(one) is not None}
-        first = next(iter((failed or errors).values()))
+        open_ = {one.iid: errors[one.iid] for one in ends if one.why}
+        reasons = failed or open_ or errors
+        first = next(iter(reasons.values()))
         effects: list[Effect] = []
         for one in ends:
-            own = (failed or errors).get(one.iid)
+            own = reasons.get(one.iid)
             error = own or f"{one.iid} stays out with its wave: {first}"
             self.drains.block(one.iid, one.checks, error=error, process_start=process_starts.get(one.iid))
             if one.iid in failed:
@@ -261,6 +277,10 @@ def _required(why: str) -> Told:
 def held_until_a_wave(why: str) -> str:
     """A sentence."""
     return f"{why}: the whole fleet is held until an operator completes a wave"
+
+
+def _cut_off(who: str, then: str) -> str:
+    return f"{who} stays out: its readmission was interrupted, by a drain or a change of owner; {then}"
 
 
 def _failed(told: Validated) -> Check | None:
@@ -280,5 +300,5 @@ def _why_blocked(told: Validated, then: str) -> str:
         return f"{iid} stays out: the check {failed.name} failed ({detail}); mend that and {then}"
     if not told.conclusive or not proves(told.checks):
         last = f" after {told.checks[-1].name}" if told.checks else ""
-        return f"{iid} stays out: the checks could not be finished{last}; {then}"
+        return f"{iid} stays out: {told.why or f'the checks could not be finished{last}'}; {then}"
     return ""

@@ -7,6 +7,7 @@
 | draining, recovering | require | the same: the wave that is on is what it takes |
 | off, required | drain | draining, under the new ID |
 | draining, recovering | drain | the same, under its own ID |
+| recovering | interrupt | draining: a drain ended its readmission |
 | draining, recovering | begin | recovering: its readmission runs, or was blocked |
 | recovering | block | the same, with the sentence |
 | recovering | complete | off |
@@ -68,6 +69,11 @@ class Wave:
         """A readmission of all members begins."""
         self._demand(*_ON)
         self._put(WaveState.RECOVERING, self.wave_id, why=self.why)
+
+    def interrupt(self) -> None:
+        """A drain ends the readmission under way."""
+        self._demand(WaveState.RECOVERING)
+        self._put(WaveState.DRAINING, self.wave_id, why=self.why)
 
     def block(self, error: str) -> None:
         """The readmission ended without proof: the wave waits for the operator."""

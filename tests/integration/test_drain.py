@@ -187,6 +187,69 @@ async def test_the_answer_to_a_failed_readmission_is_its_own_while_the_next_one_
         assert (await second).outcome is OrderOutcome.REFUSED
 
 
+async def test_a_drain_ends_the_validation_under_way_and_whoever_waits_for_it_is_told():
+    async with rig() as own:
+        await own.drain("e1")
+        own.restarted(1)
+        own.order(1, "hang", leg="health")
+        told = asyncio.create_task(own.readmit("e1"))
+        await until(lambda: own.record("e1").state is DrainState.VALIDATING, "it is looked at")
+        assert await own.drain("e1") == OrderAnswer(OrderOutcome.DONE)
+        assert own.record("e1").state is DrainState.DRAINING
+        answer = await told
+        assert answer.outcome is OrderOutcome.REFUSED
+        assert answer.error.startswith("e1 stays out: its readmission was interrupted, by a drain")
+        own.stands[1].engine.recover()
+        await own.ready_to_stop("e1")
+        assert (own.record("e1").state, own.serves("e1")) == (DrainState.DRAINED, False)
+        own.restarted(1)
+        assert await own.readmit("e1") == OrderAnswer(OrderOutcome.DONE)
+        assert own.events() == ["drain", "drain", "drained", "readmission"]
+
+
+async def test_whoever_readmits_after_a_drain_gets_a_validation_of_its_own():
+    async with rig() as own:
+        await own.drain("e1")
+        own.restarted(1)
+        own.order(1, "hang", leg="health")
+        ended = asyncio.create_task(own.readmit("e1"))
+        await until(lambda: own.record("e1").state is DrainState.VALIDATING, "it is looked at")
+        await own.drain("e1")
+        own.stands[1].engine.recover()
+        own.restarted(1)
+        assert await own.readmit("e1") == OrderAnswer(OrderOutcome.DONE)
+        await ended
+        assert own.serves("e1")
+
+
+async def test_a_check_that_a_peer_keeps_from_being_made_is_named_with_the_cause():
+    async with rig() as own:
+        await own.drain("e1")
+        own.restarted(1)
+        for number in (0, 2):
+            own.order(number, "status", status=500, leg="probe")
+        told = await own.readmit("e1")
+        assert told.outcome is OrderOutcome.REFUSED
+        assert told.error.startswith("e1 stays out: the check kv_transfer could not be made (e1 -> ")
+        assert "status 500" in told.error
+        assert told.error.endswith("); readmit it again")
+        assert [check.name for check in own.record("e1").checks] == CHECKS[:5]
+
+
+async def test_an_engine_that_passes_while_the_fleet_is_held_is_not_told_to_be_back():
+    async with rig() as own:
+        await own.drain("e1")
+        own.restarted(1)
+        own.order(1, "slow", seconds=0.3)
+        waiting = asyncio.create_task(own.readmit("e1"))
+        await until(lambda: own.record("e1").state is DrainState.VALIDATING, "it is looked at")
+        own.fleet.upkeep.require_wave("e2 is not as it was accepted")
+        answer = await waiting
+        assert answer.outcome is OrderOutcome.REFUSED
+        assert "e1 stays out with the whole fleet, which needs a wave" in answer.error
+        assert not own.serves("e1")
+
+
 async def test_a_validation_that_outlives_the_ownership_brings_nothing_back():
     async with rig() as own:
         await own.drain("e1")

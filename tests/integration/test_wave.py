@@ -165,11 +165,35 @@ async def test_a_wave_that_is_drained_meanwhile_ends_the_readmission_of_one_engi
         await until(lambda: own.record("e1").state is DrainState.VALIDATING, "it is looked at")
         own.stands[1].engine.recover()
         assert await own.drain_wave() == DONE
-        assert (await single).outcome is OrderOutcome.REFUSED
-        assert (own.record("e1").state, serving(own)) == (DrainState.BLOCKED, ())
+        answer = await single
+        assert answer.outcome is OrderOutcome.REFUSED
+        assert answer.error.endswith(
+            "its readmission was interrupted, by a drain or a change of owner; readmit the wave"
+        )
+        assert (own.record("e1").state, serving(own)) == (DrainState.DRAINING, ())
         all_restarted(own)
         own.order(1, "process_start", shift=90.0)
         assert await own.readmit_wave() == DONE
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_drain_ends_the_validation_of_a_wave_and_whoever_waits_for_it_is_told(first: bool):
+    async with rig() as own:
+        await own.drain_wave()
+        all_restarted(own)
+        own.order(1, "hang", leg="health")
+        told = asyncio.create_task(own.readmit_wave())
+        await until(lambda: states(own) == {DrainState.VALIDATING}, "it is looked at")
+        assert await own.drain_wave() == DONE
+        assert (states(own), serving(own)) == ({DrainState.DRAINING}, ())
+        own.stands[1].engine.recover()
+        if first:
+            answer = await told
+            assert answer.outcome is OrderOutcome.REFUSED
+            assert answer.error.startswith("the wave stays out: its readmission was interrupted, by a drain")
+        all_restarted(own)
+        assert await own.readmit_wave() == DONE, "one of its own"
+        await told
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

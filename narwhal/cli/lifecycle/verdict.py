@@ -72,9 +72,11 @@ def past_deadline(targets: Targets, document: Fields) -> list[str]:
 
 
 def readmitted(targets: Targets, document: Fields) -> Verdict | None:
-    """Done where every target serves again, else None."""
+    """Done where every target serves again, else None: nobody does while the whole fleet is held."""
     rows = targets.rows(document)
-    if not rows or any(row["state"] != "active" for row in rows.values()):
+    if document["wave"]["readiness_withdrawn"] or not rows:
+        return None
+    if any(row["state"] != "active" for row in rows.values()):
         return None
     counts = [_passed(iid, row) for iid, row in rows.items()]
     return Verdict(True, f"{targets.words} is in service again: " + "; ".join(counts))

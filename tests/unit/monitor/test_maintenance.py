@@ -316,6 +316,6 @@ def test_a_wave_that_is_drained_ends_the_validation_of_one_engine_at_once() -> N
         assert (await scene.maintenance.drain(WAVE)).outcome is OrderOutcome.DONE
         await until(single.done, "whoever waits for the validation is answered")
         assert (await single).outcome is OrderOutcome.REFUSED
-        assert scene.state("e1") is DrainState.BLOCKED
+        assert scene.state("e1") is DrainState.DRAINING
 
     played(story)

@@ -18,8 +18,9 @@ from narwhal.model.attestation import Attestation
 from narwhal.model.engine import EngineSpec
 from narwhal.model.evidence import Check, Validated
 from narwhal.model.identity import EngineIdentity
+from narwhal.model.plain_text import shown
 from narwhal.monitor.identity import CheckedProcesses, IdentityLooks, Questions
-from narwhal.monitor.validation import Result, Step, Validation, attested, skipped
+from narwhal.monitor.validation import OPEN, Result, Step, Validation, attested, skipped
 from narwhal.ports import EngineReply
 from tests.support.looking import legs_of
 
@@ -29,11 +30,11 @@ SAYS_SO = Attestation(CONTRACT, dict.fromkeys(CONTRACT, "the test"), LIVE)
 GOOD = Step("good", lambda iid: done(("passed", "")))
 
 
-async def done(result: Result | None) -> Result | None:
+async def done(result: Result) -> Result:
     return result
 
 
-def ends(result: Result | None, name: str = "check") -> Step:
+def ends(result: Result, name: str = "check") -> Step:
     return Step(name, lambda iid: done(result))
 
 
@@ -76,10 +77,14 @@ def test_what_the_engine_does_is_a_failed_check_in_its_own_words(error: EngineEr
 def test_what_is_our_own_doing_leaves_it_open(error: EngineError) -> None:
     told = validated(GOOD, raises(error), GOOD)
     assert (told.conclusive, [check.name for check in told.checks]) == (False, ["good"])
+    assert told.why == f"the check check could not be made ({error})"
 
 
-def test_a_check_that_could_not_be_made_leaves_it_open() -> None:
-    assert not validated(ends(None), GOOD).conclusive
+def test_a_check_that_could_not_be_made_leaves_it_open_and_is_named() -> None:
+    detail = "e0 -> e1: e1 is\nbusy"
+    told = validated(GOOD, ends((OPEN, detail), "kv_transfer"), GOOD)
+    assert (told.conclusive, told.checks) == (False, (Check("good", "passed", ""),))
+    assert told.why == f"the check kv_transfer could not be made ({shown(detail)})"
 
 
 # --- attestation -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from narwhal.model.evidence import Check
 from narwhal.model.maintenance import Captured, DrainState, WorkLeft
-from narwhal.policy.drain import INTERRUPTED, KNOWN_NOW, UNREADABLE, Drains, IllegalMove
+from narwhal.policy.drain import INTERRUPTED, KNOWN_NOW, UNREADABLE, Drains, IllegalMove, proves
 from narwhal.policy.readmission import ORDER
 
 BEFORE = Captured(100.0, "0.11.0", "sha256:aa")
@@ -130,6 +130,27 @@ def test_there_is_no_way_back_without_every_check(checks: tuple[Check, ...]) -> 
     with pytest.raises(IllegalMove):
         drains.passed("e0", checks, process_start=200.0)
     assert (state(drains), drains.out()) == (DrainState.VALIDATING, {"e0"})
+
+
+@pytest.mark.parametrize(("asked", "deadline_at"), [(900.0, 1000.0), (3000.0, 3000.0)])
+@pytest.mark.parametrize("wave_id", [None, "w1"])
+def test_a_drain_ends_a_validation_and_is_one(asked: float, deadline_at: float, wave_id: str | None) -> None:
+    drains = drained()
+    drains.begin("e0")
+    assert drains.drain("e0", deadline_at=asked, wave_id=wave_id)
+    record = drains.record("e0")
+    assert (state(drains), record.deadline_at, record.wave_id) == (DrainState.DRAINING, deadline_at, wave_id)
+    assert (record.captured, record.checks, drains.unsettled()) == (BEFORE, (), ("e0",))
+    with pytest.raises(IllegalMove):
+        drains.passed("e0", PASSED, process_start=200.0)
+    assert drains.settle("e0", NOTHING_LEFT)
+    assert state(drains) is DrainState.DRAINED
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_only_an_attestation_and_a_transfer_may_be_skipped(name: str) -> None:
+    checks = tuple(replace(one, outcome="skipped") if one.name == name else one for one in PASSED)
+    assert proves(checks) == (name in ("attestation", "kv_transfer"))
 
 
 def test_an_active_engine_is_not_validated_and_none_is_twice_at_once() -> None:

@@ -206,6 +206,45 @@ def test_a_failed_check_blocks_it_with_a_sentence_that_names_engine_check_and_wa
     assert not fleet.eligible("d0", NOW)
 
 
+def test_a_drain_of_one_that_is_being_validated_is_told_and_keeps_it_out() -> None:
+    fleet = drained(fleet_of("p0 d0 d1"), "d0")
+    fleet.upkeep.drains.begin("d0")
+    assert kinds(fleet.upkeep.drain("d0", deadline_at=DEADLINE)) == ["drain"]
+    assert fleet.upkeep.taken("d0"), "the rest of its checks sends nothing there"
+    assert fleet.upkeep.validated(Validated("d0", PASSED), process_start=20.0, now=NOW) == ()
+    assert not fleet.eligible("d0", NOW)
+    assert fleet.upkeep.why_out("d0") == (
+        "d0 stays out: its readmission was interrupted, by a drain or a change of owner; readmit it again"
+    )
+
+
+def test_nobody_is_back_while_the_fleet_is_held() -> None:
+    fleet = drained(fleet_of("p0 d0 d1"), "d0")
+    fleet.upkeep.drains.begin("d0")
+    fleet.upkeep.require_wave("d1 was ejected")
+    effects = fleet.upkeep.validated(Validated("d0", PASSED), process_start=20.0, now=NOW)
+    assert kinds(effects) == ["readmission_failed"]
+    sentence = "d0 stays out with the whole fleet, which needs a wave (d1 was ejected): drain the wave"
+    assert fleet.upkeep.why_out("d0") == fleet.upkeep.drains.record("d0").error == sentence
+    assert fleet.upkeep.drains.record("d0").checks == PASSED
+    fleet.check_invariants()
+
+
+def test_one_that_is_back_is_out_again_when_the_fleet_is_held_at_once() -> None:
+    fleet = drained(fleet_of("p0 d0 d1"), "d0")
+    readmit(fleet, Validated("d0", PASSED))
+    assert fleet.upkeep.why_out("d0") == ""
+    fleet.upkeep.require_wave("d1 was ejected")
+    assert fleet.upkeep.why_out("d0").startswith("d0 stays out with the whole fleet, which needs a wave")
+
+
+def test_a_check_that_could_not_be_made_is_named_with_the_cause() -> None:
+    fleet = drained(fleet_of("p0 d0 d1"), "d0")
+    why = "the check kv_transfer could not be made (p0 -> d0: status 500)"
+    readmit(fleet, Validated("d0", PASSED[:5], conclusive=False, why=why))
+    assert fleet.upkeep.drains.record("d0").error == f"d0 stays out: {why}; readmit it again"
+
+
 @pytest.mark.parametrize("checks", [(), PASSED[:2], PASSED[:6], PASSED])
 def test_checks_that_could_not_be_finished_block_it(checks: tuple[Check, ...]) -> None:
     fleet = drained(fleet_of("p0 d0 d1"), "d0")

@@ -51,6 +51,7 @@ class Upkeep(MaintainedFleet):
             self.captured.pop(iid, None)
             self.deadline_at[iid] = self.now + deadline_s
         self.out.add(iid)
+        assert self.state(iid) is not DrainState.VALIDATING
         assert all(self.fleet.can_serve(leg, self.now) for leg in could), "a leg lost its last engine"
         assert legs_left(self.fleet) >= had, "and nobody will serve it when checks are in"
 

@@ -144,6 +144,52 @@ def test_a_wave_ends_the_validation_of_one_engine() -> None:
     assert fleet.available(NOW) == ()
 
 
+def test_a_drain_of_a_wave_that_is_being_validated_ends_that_and_is_one() -> None:
+    fleet = drained(fleet_of("p0 d0 d1"))
+    fleet.upkeep.begin_wave()
+    effects = fleet.upkeep.drain_wave("w2", deadline_at=DEADLINE + 60)
+    assert kinds(effects) == ["wave_drain"]
+    assert (states(fleet), fleet.upkeep.wave.reason) == ({DrainState.DRAINING}, "whole-wave drain w1")
+    assert fleet.upkeep.wave_validated({}, process_starts={}, now=NOW) == ()
+    assert fleet.upkeep.why_out(None) == (
+        "the wave stays out: its readmission was interrupted, by a drain or a change of owner; "
+        "readmit the wave again"
+    )
+    for iid in IIDS:
+        fleet.upkeep.settle(iid, NONE_LEFT)
+    assert fleet.upkeep.view().ready_to_stop
+    readmit(fleet)
+    assert fleet.available(NOW) == IIDS
+
+
+def test_a_drain_of_a_blocked_wave_changes_nothing() -> None:
+    fleet = drained(fleet_of("p0 d0 d1"))
+    readmit(fleet, d1=Validated("d1", (Check("health", "failed", "refused"),)))
+    error = fleet.upkeep.wave.error
+    assert fleet.upkeep.drain_wave("w2", deadline_at=DEADLINE) == ()
+    assert (states(fleet), fleet.upkeep.wave.error) == ({DrainState.BLOCKED}, error)
+
+
+def test_a_fleet_that_is_held_anew_is_not_told_to_be_back() -> None:
+    fleet = drained(whole_wave())
+    readmit(fleet)
+    assert fleet.upkeep.why_out(None) == ""
+    fleet.standings.eject("d0", "it refused", now=NOW)
+    assert fleet.upkeep.why_out(None) == (
+        "the whole fleet stays out and needs a wave (d0 was ejected): drain the wave"
+    )
+
+
+def test_the_member_whose_check_could_not_be_made_is_the_reason() -> None:
+    fleet = drained(fleet_of("p0 d0 d1"))
+    kept = Validated("d0", PASSED[:5], conclusive=False)
+    why = "the check generation could not be made (our pool is full)"
+    readmit(fleet, d0=kept, p0=Validated("p0", PASSED[:4], conclusive=False, why=why))
+    sentence = f"p0 stays out: {why}; readmit the wave again"
+    assert fleet.upkeep.wave.error == fleet.upkeep.drains.record("p0").error == sentence
+    assert fleet.upkeep.drains.record("d0").error == f"d0 stays out with its wave: {sentence}"
+
+
 def test_a_member_does_not_come_back_alone() -> None:
     fleet = drained(fleet_of("p0 d0 d1"))
     why = fleet.upkeep.orders.refuses_readmit(DrainOrder(("d0",)))

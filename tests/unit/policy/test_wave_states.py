@@ -69,6 +69,7 @@ class Waves(MaintainedFleet):
         assert upkeep.orders.refuses_drain(order, self.now) == ""
         self.number += 1
         upkeep.drain_wave(f"w{self.number}", deadline_at=self.now + 50.0)
+        assert all(self.state(iid) is not DrainState.VALIDATING for iid in IIDS)
         self.on = self.on or f"w{self.number}"
         self.held = True
         self.out = set(IIDS)
@@ -79,6 +80,7 @@ class Waves(MaintainedFleet):
         assert why or (self.policy == "individual" and (self.on or not self.held))
         if not why:
             self.fleet.upkeep.drain(iid, deadline_at=self.now + 50.0)
+            assert self.on or self.state(iid) is not DrainState.VALIDATING
             self.out.add(iid)
 
     @rule(why=st.sampled_from(("another model", "another process")))
@@ -173,8 +175,11 @@ class Waves(MaintainedFleet):
         was = self.state(iid)
         told = ended(iid, count, conclusive=conclusive)
         self.fleet.upkeep.validated(told, process_start=self.now, now=self.now)
-        if was is DrainState.VALIDATING and self.on is None and conclusive and count == len(ORDER):
+        if was is DrainState.VALIDATING and not self.held and conclusive and count == len(ORDER):
             self.out.discard(iid)
+            assert self.fleet.upkeep.why_out(iid) == ""
+        elif was is DrainState.VALIDATING:
+            assert self.fleet.upkeep.why_out(iid)
 
     # --- everything else -------------------------------------------------------------------------
 

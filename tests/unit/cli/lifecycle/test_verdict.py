@@ -86,6 +86,12 @@ def test_a_readmission_is_done_when_every_target_serves() -> None:
     assert readmitted(Targets(("nobody",)), document()) is None
 
 
+@pytest.mark.parametrize("targets", [E1, WAVE])
+def test_nobody_is_in_service_again_while_the_whole_fleet_is_held(targets: Targets) -> None:
+    assert readmitted(targets, document(e1=row("active"))) is not None
+    assert readmitted(targets, document(wave={"readiness_withdrawn": True}, e1=row("active"))) is None
+
+
 def test_the_failed_check_of_each_target_is_told() -> None:
     blocked = row("blocked", checks=[check("health", "passed"), check("model", "failed")])
     out_by_verdict = row("active", checks=[check("health", "failed")])
