@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import urllib.error
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.support.engines import engine_process
+import pytest
+
+from tests.support.engines import RemoteEngine, call, engine_process
+from tests.support.odd_front import odd_front
 from tests.support.ports import free_port
 from tests.support.processes import Process, eventually
+from tests.support.redis import on, running
 from tests.support.router import Router, router_process
 from tests.support.sidecars import (
     CONTRACT,
@@ -21,6 +28,7 @@ QUICK: dict[str, Any] = {
     "controller": {"monitor_interval_s": 0.2},
     "recovery": {"liveness_every": 2, "readmit_every": 5},
 }
+LEASE = ("--lease-ttl", "3", "--lease-renew-interval", "0.3", "--lease-safety-margin", "0.5")
 
 
 def events(router: Router, kind: str) -> list[dict[str, Any]]:
@@ -106,6 +114,62 @@ def test_a_resume_that_meets_another_process_holds_the_fleet_until_a_wave(tmp_pa
                 lambda: router.get("/ready")["reason"] == "awaiting engine identity", what="nobody vouches"
             )
             assert lifecycle(router)["process_starts"] == after, "also without --resume"
+
+
+def served(engines: Sequence[RemoteEngine]) -> list[int]:
+    """Legs of clients that each engine has had; probes have names of their own."""
+    told = [engine.stats()["legs"] for engine in engines]
+    return [legs.get("prefill", 0) + legs.get("decode", 0) for legs in told]
+
+
+def test_a_takeover_with_an_old_document_asks_every_engine_for_health_and_identity_first(
+    tmp_path: Path,
+) -> None:
+    """Too old here: of any age. One engine's sidecar tells nothing, another's health is bad meanwhile."""
+    patient = {**QUICK, "recovery": {"liveness_every": 2, "liveness_misses": 1000}}
+    with ExitStack() as stack:
+        store = stack.enter_context(running(on("redis-server"), tmp_path / "store"))
+        engines = stack.enter_context(engine_process(3)).engines
+        papers = contracted_fleet(engines, tmp_path / "papers", "--rebind", **patient)
+        fleet, sidecars = stack.enter_context(papers)
+        beside = stack.enter_context(odd_front(int(sidecars[2].url.split(":")[2].split("/")[0])))
+        fleet["engines"][2]["attestation_url"] = f"{beside.url}/v1/attestation"
+        words = ("--redis-url", f"redis://127.0.0.1:{store.port}", *LEASE)
+        first = stack.enter_context(router_process(tmp_path / "first", fleet, *words))
+        careful = ("--standby", "--standby-max-handoff-age", "0")
+        second = stack.enter_context(router_process(tmp_path / "second", fleet, *words, *careful))
+        accepted = lifecycle(first)["process_starts"]
+        assert sorted(accepted) == ["e0", "e1", "e2"]
+        eventually(lambda: lifecycle(second)["process_starts"] == accepted, what="the standby mirrors")
+
+        beside.told["/v1/attestation"] = b"{}"
+        engines[1].order("status", leg="health", status=503)
+        before = served(engines)
+        first.process.stop()
+        eventually(lambda: "identity" in lifecycle(second)["engines"]["e2"]["error"], what="e2 is asked")
+        eventually(lambda: second.get("/ready")["control_ready"], what="the standby took over")
+        assert second.get("/ready")["reason"] == "awaiting engine identity"
+        assert second.state()["breaker"]["verifying"] == ["e0", "e1", "e2"]
+        assert second.get("/health")["available_instances"] == 0
+        assert [row["accepts_new"] for row in lifecycle(second)["engines"].values()] == [False] * 3
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            call("POST", f"{second.url}/v1/completions", {"prompt": "a few words", "max_tokens": 2})
+        assert served(engines) == before, "nobody was given work"
+
+        beside.told.clear()
+        eventually(lambda: second.state()["breaker"]["verifying"] == ["e1"], what="two are healthy")
+        eventually(second.ready, what="every identity is settled")
+        rows = lifecycle(second)["engines"]
+        assert {iid for iid, row in rows.items() if row["accepts_new"]} == {"e0", "e2"}
+        call("POST", f"{second.url}/v1/completions", {"prompt": "a few words", "max_tokens": 2})
+        assert served(engines)[1] == before[1], "its health is not known to be good"
+        engines[1].clear()
+        eventually(
+            lambda: all(row["accepts_new"] for row in lifecycle(second)["engines"].values()),
+            what="all three take requests",
+        )
+        assert lifecycle(second)["process_starts"] == accepted
+        assert second.state()["ejected"] == []
 
 
 def test_an_engine_unlike_its_contract_is_out_with_the_fields_name(tmp_path: Path) -> None:
