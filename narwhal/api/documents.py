@@ -120,6 +120,7 @@ def lifecycle_document(view: LifecycleView) -> Document:
             "readiness_withdrawn": wave.readiness_withdrawn,
             "ready_to_stop": wave.ready_to_stop,
         },
+        "carried": {iid: dict(one) for iid, one in view.carried.items()},
         "error": "",
     }
 

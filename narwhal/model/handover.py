@@ -64,7 +64,8 @@ class LifecycleView:
     """The engines' planned maintenance at one instant. `lifecycle` is that part of the handoff document
     (a standby's: the mirrored one), `records` has its records under the engines' IDs. `accepts_new` names the
     engines that take new work, `ejections` those that are out by a verdict, `wave` is the whole fleet's.
-    `awaited`: engines whose identity is, and why it is not there. `wall`: Unix seconds of the look."""
+    `awaited`: engines whose identity is, and why it is not there. `carried`: what the handoff document keeps
+    of engines that this router's fleet file does not have. `wall`: Unix seconds of the look."""
 
     control: ControlStatus
     lifecycle: Mapping[str, Any]
@@ -75,3 +76,4 @@ class LifecycleView:
     ejections: Mapping[str, EjectionView] = field(default_factory=dict)
     wave: WaveView = field(default_factory=WaveView)
     awaited: Mapping[str, str] = field(default_factory=dict)
+    carried: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from narwhal.model.request import Counters
 from narwhal.model.role_control import RoleControlView, RoleDecision
 from narwhal.model.settings import FleetConfig
 from narwhal.model.state_view import AdmissionView, HandoffView, ServingView, StateView
+from narwhal.policy.absent import first_of, read_absent
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.monitoring import Monitoring
 from narwhal.policy.readiness import ReadinessFacts, judge, judge_health
@@ -104,6 +105,7 @@ class RouterViews:
             ejections=fleet.standings.ejections.view() if own else {},
             wave=fleet.upkeep.view() if own else _told_wave(lifecycle.get("wave")),
             awaited=fleet.identification.awaited() if own else {},
+            carried=self._carried(handoff),
         )
 
     def sample(self, now: float, lag_s: float) -> GaugeSample:
@@ -142,6 +144,12 @@ class RouterViews:
             windows_scored={iid: one.scored for iid, one in drift.items()},
             windows_undersampled={iid: one.undersampled for iid, one in drift.items()},
         )
+
+    def _carried(self, handoff: HandoffView | None) -> dict[str, dict[str, Any]]:
+        """By engine that this router's fleet file does not have."""
+        ours = frozenset(self._readings.fleet.engines)
+        found = read_absent(handoff.document, ours=ours, now=0.0) if handoff else {}
+        return {iid: absent.view(0.0) for iid, absent in first_of(found).items()}
 
     def _eligible(self, now: float) -> Mapping[Role, Sequence[str]]:
         """IDs of the engines of each role that may take new requests, sorted."""

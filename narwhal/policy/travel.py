@@ -1,7 +1,8 @@
 """What a fleet hands on to the next owner, and takes over from the one before (failures.md section 11). Pure.
 
 What of `lifecycle` nobody owns here (a newer router's) is taken as it came and exported so; the machines put
-their own over it.
+their own over it. So is what it tells of engines that are not in this router's fleet file
+(`narwhal.policy.absent`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from narwhal.model.effect import Told
 from narwhal.model.fleet_view import FleetState
 from narwhal.model.handoff import HandoffDocument
+from narwhal.policy.absent import Absentees
 from narwhal.policy.accounts import Accounts
 from narwhal.policy.blame import Blame
 from narwhal.policy.identification import Identification
@@ -64,6 +66,7 @@ class Travel:
     def __init__(self, machines: Machines) -> None:
         self._of = machines
         self._document: HandoffDocument | None = None
+        self._absentees = Absentees(machines.ours.engines)
 
     def restore(
         self, document: HandoffDocument, now: float, *, opening: Opening, roles_taken: Callable[[], None]
@@ -85,7 +88,7 @@ class Travel:
         of.identification.restore(
             document.lifecycle, now, verify=opening.verify or opening.cautious, compare=opening.compare
         )
-        return (*notes, *held)
+        return (*notes, *held, *self._absentees.restore(document, now))
 
     def _held(self, document: HandoffDocument, opening: Opening) -> tuple[str, ...]:
         """Drains and the wave. A contracted fleet goes on only with a state that fits: else it waits for a
@@ -115,4 +118,4 @@ class Travel:
             edges=of.blame.export(now),
             kv_ledger=of.accounts.export_kv(now),
         )
-        return of.judgement.state(state, now)
+        return self._absentees.add_to(of.judgement.state(state, now), now)

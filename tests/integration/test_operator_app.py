@@ -233,6 +233,7 @@ def test_reading_needs_no_key() -> None:
             "p0": ask("GET", "/narwhal/lifecycle").json()["engines"]["p0"],
         },
         "wave": {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False},
+        "carried": {"x0": {"state": "drained", "ejected": False, "held": False}},
         "error": "",
     }  # fmt: skip
 

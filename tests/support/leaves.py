@@ -27,6 +27,7 @@ KEYED = {
     "kv",
     "kv_ledger",
     "process_starts",
+    "carried",
 }
 """Fields whose keys are data."""
 

@@ -178,4 +178,5 @@ LIFECYCLE = LifecycleView(
     accepts_new=("d0",),
     resident={"d0": Resident(0, 1), "p0": Resident()},
     wall=1700000100.0,
+    carried={"x0": {"state": "drained", "ejected": False, "held": False}},
 )

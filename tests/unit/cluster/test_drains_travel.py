@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from narwhal.model.engine import EngineSpec
 from narwhal.model.lease import Published
 from tests.unit.cluster.cluster_rig import ENGINES, Router, Scene, play
 
@@ -71,5 +72,32 @@ def test_a_delta_that_arrives_after_the_snapshot_that_contains_it_takes_nothing_
         plan = second.parts.takeover.plan
         assert plan is not None and plan.state is not None
         assert plan.state.document.streaks == {"e0": {"liveness": 2}}
+
+    play(script)
+
+
+@pytest.mark.parametrize("saved", ["the store", "the file"])
+def test_also_over_an_owner_whose_fleet_file_lacks_the_engine(saved: str) -> None:
+    """The file changes on one router after the other, and is taken back; once the store is lost meanwhile."""
+
+    async def script(scene: Scene) -> None:
+        before = await scene.owner("r0")
+        await drain(before)
+        others = (ENGINES[1], EngineSpec("e2", "http://e2"))
+        between = scene.router("r1", engines=others)
+        between.start()
+        await scene.until(lambda: between.parts.mirror.document is not None)
+        before.kill()
+        await scene.until(lambda: between.owns)
+        document = (await scene.stored()).document
+        assert between.fleet.engines == ("e1", "e2") and b'"engine":"e0"' in document
+        await between.parts.publisher.checkpoint()
+        between.kill()
+        if saved == "the file":
+            scene.server.flush()
+        after = scene.router("r1", checkpoint=between.checkpoint)
+        after.start()
+        await scene.until(lambda: after.owns, limit_s=40.0)
+        assert drained(after) == ["e0"]
 
     play(script)

@@ -83,7 +83,7 @@ def test_what_has_no_owner_yet_passes_through_a_router_with_its_time_running() -
     fleet.restore(decode(encode(FULL)), 100.0)
     state = fleet.export(102.0)
     assert state.roles == {"e0": Role.PREFILL, "e1": Role.DECODE}
-    assert (state.ejected, state.streaks) == (("e1",), {"e0": {"timeout": 2}})
+    assert (state.ejected, state.streaks) == (("e1", "gone"), {"e0": {"timeout": 2}})
     assert state.edges == [{"producer": "e0", "consumer": "e1", "reason": "why", "age_s": 22.0}]
     assert {iid: [row["tokens"] for row in rows] for iid, rows in state.kv_ledger.items()} == {"e0": [100, 7]}
     assert [(row["engine"], row["state"]) for row in state.lifecycle["records"]] == [("e1", "draining")]

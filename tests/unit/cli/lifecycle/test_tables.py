@@ -19,7 +19,13 @@ def row(state: str = "active", **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shown(*, wave: dict[str, Any] | None = None, owns: bool = True, **engines: dict[str, Any]) -> list[str]:
+def shown(
+    *,
+    wave: dict[str, Any] | None = None,
+    owns: bool = True,
+    carried: dict[str, Any] | None = None,
+    **engines: dict[str, Any],
+) -> list[str]:
     document = {
         "router": {"controls_fleet": owns, "role": "active" if owns else "standby", "epoch": 7},
         "engine_restart_policy": "whole_wave",
@@ -27,6 +33,7 @@ def shown(*, wave: dict[str, Any] | None = None, owns: bool = True, **engines: d
             "id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False, **(wave or {})
         },
         "engines": engines,
+        **({"carried": carried} if carried is not None else {}),
     }  # fmt: skip
     console = Console(width=160, highlight=False)
     with console.capture() as captured:
@@ -88,3 +95,18 @@ def test_a_wave_and_a_fleet_that_needs_one_are_told_in_the_head() -> None:
     held = {"readiness_withdrawn": True}
     assert shown(wave=held)[1].startswith("the fleet is held until it is drained and restarted as a wave")
     assert shown()[1] == ""
+
+
+def test_engines_that_the_fleet_file_does_not_have_stand_last_and_in_no_row() -> None:
+    """The router keeps what was said of them for an owner that has them; an earlier version tells none."""
+    carried = {
+        "x0": {"state": "deadline_exceeded", "ejected": True, "held": False},
+        "x1": {"state": "active", "ejected": False, "held": True},
+    }
+    lines = shown(e0=row(), carried=carried)
+    assert lines[-3:] == [
+        "",
+        "x0 is not in this router's fleet file, and stays deadline exceeded and ejected",
+        "x1 is not in this router's fleet file, and stays held",
+    ]
+    assert shown(e0=row(), carried={}) == shown(e0=row()) == lines[:-3]
