@@ -38,6 +38,10 @@ class Targets:
     def words(self) -> str:
         return "the whole fleet" if self.wave else _listed(self.engines)
 
+    def be(self, one: str, many: str) -> str:
+        """The verb behind `words`."""
+        return one if self.wave else _for(self.engines, one, many=many)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -54,13 +58,16 @@ def drain_verdict(targets: Targets, document: Fields) -> Verdict | None:
     serving = [iid for iid, row in rows.items() if row["state"] == "active"]
     if serving:
         reason = "readmitted meanwhile, or the drain was lost with its router"
-        return Verdict(False, f"{_listed(serving)} is not drained any more: {reason}")
+        return Verdict(
+            False, f"{_listed(serving)} {_for(serving, 'is', many='are')} not drained any more: {reason}"
+        )
     late = past_deadline(targets, document)
     if late:
+        stay = _for(late, "stays out of placement and its", many="stay out of placement and their")
         return Verdict(
             False,
-            f"the deadline passed: {_listed(late)} stays out of placement and its work goes on ("
-            + "; ".join(_work(rows[iid]) for iid in late)
+            f"the deadline passed: {_listed(late)} {stay} work goes on ("
+            + "; ".join(_for(late, "", many=f"{iid}: ") + _work(rows[iid]) for iid in late)
             + "); drain again with a later --deadline to wait on",
         )
     return None
@@ -79,7 +86,7 @@ def readmitted(targets: Targets, document: Fields) -> Verdict | None:
     if any(row["state"] != "active" for row in rows.values()):
         return None
     counts = [_passed(iid, row) for iid, row in rows.items()]
-    return Verdict(True, f"{targets.words} is in service again: " + "; ".join(counts))
+    return Verdict(True, f"{targets.words} {targets.be('is', 'are')} in service again: " + "; ".join(counts))
 
 
 def failed_checks(targets: Targets, document: Fields) -> dict[str, str]:
@@ -140,6 +147,10 @@ def _passed(iid: str, row: Fields) -> str:
     skipped = [check["name"] for check in row["checks"] if check["outcome"] == "skipped"]
     words = f"{iid} passed {outcomes.count('passed')} checks"
     return words + (f", {_listed(skipped)} skipped" if skipped else "")
+
+
+def _for(names: Sequence[str], one: str, *, many: str) -> str:
+    return one if len(names) == 1 else many
 
 
 def _listed(names: Sequence[str] | Iterable[str]) -> str:

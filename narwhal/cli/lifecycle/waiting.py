@@ -166,7 +166,8 @@ async def until_readmitted(asking: Asking, *, within_s: float) -> tuple[Verdict,
 
 def answered(targets: Targets, document: Document) -> tuple[Verdict, Document]:
     """Of an answer 200, whose document may already show what came after."""
-    later = Verdict(True, f"{targets.words} was readmitted, and something has happened to it since")
+    since = f"{targets.be('was', 'were')} readmitted, and something has happened since"
+    later = Verdict(True, f"{targets.words} {since}")
     return readmitted(targets, document) or later, document
 
 

@@ -67,10 +67,24 @@ def test_a_deadline_that_passed_says_what_is_left() -> None:
     assert "e1 stays out of placement and its work goes on (resident decode 3)" in verdict.sentence
 
 
+def test_of_several_each_ones_work_is_told() -> None:
+    late = {
+        f"e{count}": row("deadline_exceeded", resident={"prefill": 0, "decode": count}) for count in (1, 2)
+    }
+    verdict = drain_verdict(Targets(("e1", "e2")), document(**late))
+    assert verdict is not None and not verdict.done
+    assert verdict.sentence.startswith(
+        "the deadline passed: e1 and e2 stay out of placement and their work goes on "
+        "(e1: resident decode 1; e2: resident decode 2); drain again"
+    )
+
+
 def test_an_engine_in_service_is_no_drained_one() -> None:
     verdict = drain_verdict(E1, document(e1=row("active")))
     assert verdict is not None and not verdict.done
     assert verdict.sentence.startswith("e1 is not drained any more")
+    verdict = drain_verdict(WAVE, document(e1=row("active")))
+    assert verdict is not None and verdict.sentence.startswith("e0 and e1 are not drained any more")
 
 
 def test_a_readmission_is_done_when_every_target_serves() -> None:
@@ -83,6 +97,8 @@ def test_a_readmission_is_done_when_every_target_serves() -> None:
         "the whole fleet is in service again: e0 passed 2 checks, attestation skipped; "
         "e1 passed 2 checks, attestation skipped"
     )
+    named = readmitted(Targets(("e0", "e1")), document(e0=back, e1=back))
+    assert named is not None and named.sentence.startswith("e0 and e1 are in service again: e0 passed")
     assert readmitted(Targets(("nobody",)), document()) is None
 
 
