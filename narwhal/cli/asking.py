@@ -7,12 +7,15 @@ What a router tells is for a terminal: what is not printable in it arrives here 
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 
+from narwhal.cli.told import LIFECYCLE, Page
 from narwhal.config import urls
 from narwhal.config.secret import secret
 from narwhal.errors import ConfigError, NarwhalError
@@ -27,6 +30,12 @@ ORDER_S: Final = 15.0
 HOPS: Final = 3
 """Owners that are followed: more changes than these in one order are no hand-over but a mistake."""
 
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Far above the document of the largest fleet."""
+NOT_ITSELF: Final = (
+    " without a word of a router's: a proxy, or no router of a cluster (--router names one itself)"
+)
+
 Document = dict[str, Any]
 
 
@@ -40,20 +49,23 @@ class NoAnswer(CommandFailed):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A POST. `timeout_s`: until its answer."""
+    """A POST. `told`: the document of its answer. `timeout_s`: until that answer."""
 
     path: str
     body: Mapping[str, Any]
+    told: Page = LIFECYCLE
     timeout_s: float = ORDER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`url`: the router that gave it. `body` is empty where it was no JSON object."""
+    """`url`: the router that gave it. `body` is empty where it was no JSON object; `document` is the document
+    that it tells, None for none."""
 
     url: str
     status: int
     body: Document
+    document: Document | None = None
 
     @property
     def other_owner(self) -> str:
@@ -72,8 +84,7 @@ class Answer:
                 return "without a control key it takes orders from its own host only"
             case 404 | 405:
                 return "this router knows no such order (an older version, or its control port is another)"
-        error = self.body.get("error")
-        return str(error.get("message")) if isinstance(error, dict) else str(error or "no reason given")
+        return _sentence(self.body) or f"{self.url} answered {self.status}{NOT_ITSELF}"
 
 
 def named_router(given: str | None, env: Mapping[str, str]) -> str:
@@ -95,36 +106,66 @@ def control_key(given: str | None, env: Mapping[str, str]) -> str:
     return secret(env, named, named_by=KEY_TWIN) if named else ""
 
 
-async def router_document(url: str, path: str, *, timeout_s: float = ROUTER_S) -> Document:
+async def router_document(url: str, page: Page, *, timeout_s: float = ROUTER_S) -> Document:
     """One JSON document of a router. Raises CommandFailed, NoAnswer where nobody was heard."""
-    try:
-        async with httpx.AsyncClient(trust_env=False, timeout=timeout_s) as client:
-            answer = await client.get(f"{url}{path}")
-        body = answer.json()
-    except httpx.HTTPError as error:
-        raise NoAnswer(f"{url} gives no answer: {_words(error)}") from None
-    except ValueError:
-        raise CommandFailed(f"{url}{path} answered {answer.status_code} without JSON: no router?") from None
-    if answer.status_code != 200 or not isinstance(body, dict):
-        raise CommandFailed(f"{url}{path} answered {answer.status_code}: no router of a cluster?")
-    told: Document = escaped_document(body)
-    return told
+    status, body = await _exchange(url, page.path, within_s=timeout_s)
+    if status != 200:
+        why = f": {sentence}" if (sentence := _sentence(body)) else NOT_ITSELF
+        raise CommandFailed(f"{url}{page.path} answered {status}{why}")
+    if wrong := page.wrong(body):
+        raise CommandFailed(f"{url}{page.path} answered 200, but not with a {page.schema} document ({wrong})")
+    return body
 
 
 async def order(url: str, given: Order, *, key: str) -> Answer:
-    """The answer, whatever its status. Raises NoAnswer."""
+    """The answer, whatever its status. Raises NoAnswer; CommandFailed for a 200 that tells no document."""
     headers = {b"authorization": f"Bearer {key}".encode()} if key else {}
-    timeout = httpx.Timeout(given.timeout_s, connect=ROUTER_S)
+    sent = {"json": dict(given.body), "headers": headers}
+    status, body = await _exchange(url, given.path, within_s=given.timeout_s, **sent)
+    wrong = given.told.wrong(body)
+    if status == 200 and wrong:
+        raise CommandFailed(
+            f"{url}{given.path} answered 200, but not with a {given.told.schema} document ({wrong}): "
+            "whether the order was taken is not known"
+        )
+    return Answer(url, status, body, None if wrong else body)
+
+
+async def _exchange(url: str, path: str, *, within_s: float, **sent: Any) -> tuple[int, Document]:
+    """Status and JSON object of the answer, {} where it has none; `sent` makes it an order. Raises NoAnswer;
+    CommandFailed for an answer that is longer than any of a router."""
+    body = bytearray()
+    connect = httpx.Timeout(within_s, connect=min(ROUTER_S, within_s))
     try:
-        async with httpx.AsyncClient(trust_env=False, timeout=timeout) as client:
-            answer = await client.post(f"{url}{given.path}", json=dict(given.body), headers=headers)
+        async with (
+            asyncio.timeout(within_s),
+            httpx.AsyncClient(trust_env=False, timeout=connect) as client,
+            client.stream("POST" if sent else "GET", f"{url}{path}", **sent) as answer,
+        ):
+            async for part in answer.aiter_bytes():
+                body += part
+                if len(body) > MOST_BYTES:
+                    raise CommandFailed(f"{url}{path} answered over {MOST_BYTES} bytes: no router")
+    except TimeoutError:
+        raise NoAnswer(f"{url} gives no answer within {within_s:g} s") from None
     except httpx.HTTPError as error:
         raise NoAnswer(f"{url} gives no answer: {_words(error)}") from None
+    return answer.status_code, _object(bytes(body))
+
+
+def _object(body: bytes) -> Document:
+    """{} for what is no JSON object, or one too deep to be one of a router."""
     try:
-        found = answer.json()
-    except ValueError:
-        found = None
-    return Answer(url, answer.status_code, escaped_document(found) if isinstance(found, dict) else {})
+        found = escaped_document(json.loads(body))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sentence(body: Document) -> str:
+    """A router's own words on what it refuses, "" for none."""
+    error = body.get("error")
+    return str((error.get("message") if isinstance(error, dict) else error) or "")
 
 
 async def order_owner(url: str, given: Order, *, key: str) -> Answer:

@@ -11,6 +11,7 @@ import pytest
 from narwhal.cli.asking import CommandFailed, followed
 from narwhal.cli.cluster.orders import hand_over
 from narwhal.cli.cluster.target import Target, target_of
+from tests.support.lifecycle import cluster_document
 from tests.support.redis import on, running
 from tests.support.scripted import Line, Script, answer, scripted_engine
 
@@ -34,7 +35,7 @@ def standby(heads: list[str], owner: str) -> Script:
 def owning(heads: list[str]) -> Script:
     async def script(line: Line) -> None:
         heads.append((await line.request())[0])
-        await line.say(answer(200, b"{}"))
+        await line.say(answer(200, json.dumps(cluster_document()).encode()))
 
     return script
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import time
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from typing import Any
 
 import pytest
 
-from narwhal.cli.asking import NoAnswer, Order
+from narwhal.cli.asking import MOST_BYTES, CommandFailed, NoAnswer, Order
 from narwhal.cli.lifecycle.routers import Routers
 from narwhal.cli.lifecycle.verdict import Targets
 from narwhal.cli.lifecycle.waiting import DRAIN, READMIT, Asking, Refused, until_drained, until_readmitted
+from narwhal.cli.main import main
+from tests.support.lifecycle import cluster_document, lifecycle_document, row
 from tests.support.scripted import Line, Script, answer, scripted_engine
 
 Say = Callable[[str, str], tuple[int, dict[str, Any]]]
@@ -19,12 +26,8 @@ Say = Callable[[str, str], tuple[int, dict[str, Any]]]
 
 def document(state: str, *, ready: bool = False, failed: str = "", **more: Any) -> dict[str, Any]:
     checks = [{"name": failed, "outcome": "failed", "detail": ""}] if failed else []
-    row = {
-        "state": state, "draining": state != "active", "ready_to_stop": ready, "checks": checks,
-        "resident": {"prefill": 0, "decode": 0}, "deadline_in_s": 9.0, "old_process_start": 1.0,
-    }  # fmt: skip
-    wave = {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False}
-    return {"engines": {"e0": row}, "wave": wave, "router": {"controls_fleet": True}, "error": "", **more}
+    told: dict[str, Any] = lifecycle_document(e0=row(state, ready_to_stop=ready, checks=checks))
+    return told | more
 
 
 def router(say: Say) -> Script:
@@ -34,7 +37,7 @@ def router(say: Say) -> Script:
         while True:
             head, _ = await line.request()
             method, path, _ = head.split(" ", 2)
-            status, body = (200, {"routers": []}) if path.endswith("/cluster") else say(method, path)
+            status, body = (200, cluster_document()) if path.endswith("/cluster") else say(method, path)
             await line.say(answer(status, json.dumps(body).encode()))
 
     return script
@@ -84,7 +87,7 @@ async def test_a_drain_that_is_ordered_again_has_the_time_that_is_left_and_ends_
         while True:
             head, body = await line.request()
             if " /narwhal/cluster" in head:
-                await line.say(answer(200, b'{"routers": []}'))
+                await line.say(answer(200, json.dumps(cluster_document()).encode()))
                 continue
             if not head.startswith("POST"):
                 await line.say(answer(200, json.dumps(document("draining")).encode()))
@@ -144,3 +147,134 @@ async def test_whoever_lost_the_answer_and_asks_again_learns_that_it_was_done() 
         assert verdict.done
         with pytest.raises(Refused, match="e0 is not drained"):
             await until_readmitted(asking(there.spec.url, READMIT, []), within_s=600.0)
+
+
+# --- whose document does not list the engine -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [DRAIN, READMIT])
+async def test_an_owner_without_the_engine_is_no_proof_of_anything(path: str) -> None:
+    """The answer is a 200, or a takeover came to a router whose fleet file differs."""
+
+    def say(method: str, path: str) -> tuple[int, dict[str, Any]]:
+        return 200, lifecycle_document(e1=row("active"))
+
+    async with scripted_engine(router(say)) as there:
+        for ended in (until_drained, partial(until_readmitted, within_s=600.0), Asking.once):
+            with pytest.raises(
+                Refused, match=f"{there.spec.url}, does not have e0 in its fleet file"
+            ) as told:
+                await ended(asking(there.spec.url, path, []))
+            assert told.value.document is not None
+
+
+async def test_a_takeover_to_a_router_without_the_engine_ends_the_wait() -> None:
+    told: list[str] = []
+
+    def say(method: str, path: str) -> tuple[int, dict[str, Any]]:
+        return 200, document("draining") if method == "POST" else lifecycle_document(e1=row("active"))
+
+    async with scripted_engine(router(say)) as there:
+        with pytest.raises(Refused, match="does not have e0 in its fleet file"):
+            await until_drained(asking(there.spec.url, DRAIN, told))
+    assert told[-1] == "e0 not in the fleet file of the router that owns"
+
+
+async def test_no_member_of_a_wave_may_vanish() -> None:
+    done = {"id": "wave-1", "active": True, "readiness_withdrawn": True, "ready_to_stop": True}
+    e0 = row("drained", ready_to_stop=True)
+
+    def say(method: str, path: str) -> tuple[int, dict[str, Any]]:
+        if method == "POST":
+            return 200, lifecycle_document(e0=row("draining"), e1=row("draining"))
+        return 200, lifecycle_document(e0=e0) | {"wave": done}
+
+    async with scripted_engine(router(say)) as there:
+        order = Order(DRAIN, {"wave": True})
+        with pytest.raises(Refused, match="does not have e1 in its fleet file"):
+            await until_drained(Asking(Routers(there.spec.url), Targets((), wave=True), order, [].append))
+
+
+# --- deadlines ---------------------------------------------------------------------------------------
+
+
+async def test_an_order_that_is_repeated_moves_no_deadline() -> None:
+    """The router keeps the later one of two. Its engine is dead: 503 until the deadline."""
+    deadlines: list[float] = []
+    told: list[str] = []
+
+    async def script(line: Line) -> None:
+        while True:
+            head, body = await line.request()
+            now = time.monotonic()
+            if head.startswith("POST"):
+                deadlines.append(now + json.loads(body)["deadline_s"])
+            late = bool(deadlines) and now > deadlines[0]
+            said = document("deadline_exceeded" if late else "draining" if deadlines else "active")
+            if head.startswith("POST"):
+                said |= {"error": "it could not be read", "owner": None}
+            if " /narwhal/cluster" in head:
+                said = cluster_document()
+            await line.say(answer(503 if head.startswith("POST") else 200, json.dumps(said).encode()))
+
+    async with scripted_engine(script) as there:
+        order = Order(DRAIN, {"engines": ["e0"], "deadline_s": 2.5})
+        given = Asking(Routers(there.spec.url), Targets(("e0",)), order, told.append)
+        verdict, _ = await until_drained(given)
+    assert not verdict.done and verdict.sentence.startswith("the deadline passed: e0 stays out of placement")
+    assert len(deadlines) > 1 and max(deadlines) == deadlines[0]
+
+
+# --- what is no router ---------------------------------------------------------------------------------
+
+OTHERS = {
+    "a page": (200, b"<html>"),
+    "nothing": (200, b""),
+    "a list": (200, b"[]"),
+    "another document": (200, b'{"schema": "narwhal.lifecycle"}'),
+    "an odd row": (200, json.dumps(lifecycle_document(e0=5)).encode()),
+    "a row without its state": (200, json.dumps(lifecycle_document(e0={"accepts_new": True})).encode()),
+    "a deep one": (200, b"[" * 200_000),
+    "a number that is none": (200, b'{"a": ' + b"9" * 5000 + b"}"),
+    "a redirect": (307, b""),
+    "a proxy's page": (502, b"<html>bad gateway"),
+    "a proxy's own JSON": (500, b'{"error": {"message": "boom"}}'),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+async def test_what_is_no_document_of_a_router_is_one_sentence_and_status_1(other: str) -> None:
+    async def script(line: Line) -> None:
+        while True:
+            await line.request()
+            await line.say(answer(*OTHERS[other]))
+
+    async with scripted_engine(script) as there:
+        for words in (
+            "drain e0",
+            "readmit e0",
+            "drain e0 --wait",
+            "lifecycle",
+            "cluster status",
+            "cluster yield",
+        ):
+            command = [*words.split(), "--router", there.spec.url]
+            status, stdout, stderr = await asyncio.to_thread(called, command)
+            assert (status, stdout, stderr.count("\n")) == (1, "", 1), stderr
+            assert "answered" in stderr or "boom" in stderr, stderr
+
+
+def called(command: list[str]) -> tuple[int, str, str]:
+    with redirect_stdout(io.StringIO()) as stdout, redirect_stderr(io.StringIO()) as stderr:
+        status = main(command)
+    return status, stdout.getvalue(), stderr.getvalue()
+
+
+async def test_an_answer_without_end_is_left() -> None:
+    async def script(line: Line) -> None:
+        await line.request()
+        await line.say(answer(200, b"x" * (MOST_BYTES + 1)))
+
+    async with scripted_engine(script) as there:
+        with pytest.raises(CommandFailed, match="answered over 16777216 bytes"):
+            await Routers(there.spec.url).introduce()

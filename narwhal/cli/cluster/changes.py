@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from narwhal.cli.asking import CommandFailed, router_document
+from narwhal.cli.told import CLUSTER
 
 Change = dict[str, Any]
 ASK_S: Final = 2.0
@@ -23,11 +24,11 @@ async def remembered(urls: Sequence[str]) -> tuple[dict[str, list[Change]], list
 
     async def ask(url: str) -> None:
         try:
-            document = await router_document(url, "/narwhal/cluster", timeout_s=ASK_S)
+            document = await router_document(url, CLUSTER, timeout_s=ASK_S)
         except CommandFailed as error:
             silent.append(str(error))
             return
-        told[url] = list(document.get("ownership_changes", ()))
+        told[url] = document["ownership_changes"]
 
     await asyncio.gather(*(ask(url) for url in urls))
     return told, sorted(silent)

@@ -24,6 +24,7 @@ from narwhal.cli.cluster.tables import history_view, status_view
 from narwhal.cli.cluster.target import Target, read_records, reader_of, target_of
 from narwhal.cli.cluster.timings import timings_document, timings_view
 from narwhal.cli.terminal import plain_console
+from narwhal.cli.told import CLUSTER
 from narwhal.cli.watching import Watched, watch
 from narwhal.config.options import given_options
 from narwhal.errors import ConfigError, StoreProtocolError, StoreUnreachable
@@ -80,7 +81,7 @@ def _tell(options: argparse.Namespace, document: object, *, view: Callable[[], R
 
 async def _look(target: Target) -> Document:
     if not target.reads_store:
-        return await router_document(target.router, "/narwhal/cluster")
+        return await router_document(target.router, CLUSTER)
     async with reader_of(target) as reader:
         return cluster_document(await read_records(target, reader))
 
@@ -93,8 +94,8 @@ def _status(options: argparse.Namespace, env: Mapping[str, str]) -> None:
 async def _changes(target: Target) -> tuple[list[Document], list[str]]:
     """Changes, oldest first; sentences about routers that did not answer."""
     if not target.reads_store:
-        document = await router_document(target.router, "/narwhal/cluster")
-        return merged([], {target.router: document.get("ownership_changes", ())}), []
+        document = await router_document(target.router, CLUSTER)
+        return merged([], {target.router: document["ownership_changes"]}), []
     async with reader_of(target) as reader:
         records = await read_records(target, reader)
     told, silent = await remembered([one.control_url or one.url for one in records.routers])
@@ -130,8 +131,8 @@ def _yield(options: argparse.Namespace, env: Mapping[str, str]) -> None:
 
 
 def _next_words(document: Document) -> str:
-    lease = document.get("lease", {})
-    return f"; {lease['router_id']} owns epoch {lease['epoch']}" if lease.get("state") == "held" else ""
+    lease = document["lease"]
+    return f"; {lease['router_id']} owns epoch {lease['epoch']}" if lease["state"] == "held" else ""
 
 
 def _depose(options: argparse.Namespace, env: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from narwhal.cli.asking import CommandFailed, Order, order, order_owner
 from narwhal.cli.cluster.document import lease_fields
 from narwhal.cli.cluster.tables import seconds
 from narwhal.cli.cluster.target import Target, named_cluster, reader_of
+from narwhal.cli.told import CLUSTER
 from narwhal.errors import ConfigError
 from narwhal.model.lease import LeaseState, LeaseVersion, LeaseView
 from narwhal.runtime.records import RecordReader, public_holder
@@ -36,7 +37,7 @@ async def hand_over(target: Target, successor: str | None) -> tuple[str, Documen
 
     With a store its record says who owns, whatever an answer says; without one the answer does.
     """
-    given = Order(YIELD, {"to": successor})
+    given = Order(YIELD, {"to": successor}, told=CLUSTER)
     if target.reads_store:
         answer = await order(url := await owner_url(target), given, key=target.key)
         if answer.status == 503 and (now := await owner_url(target)) != url:

@@ -18,9 +18,8 @@ from narwhal.cli.asking import (
     order_owner,
     router_document,
 )
+from narwhal.cli.told import CLUSTER, LIFECYCLE
 
-LIFECYCLE: Final = "/narwhal/lifecycle"
-CLUSTER: Final = "/narwhal/cluster"
 LOOK_S: Final = 2.0
 MEET_S: Final = 1.0
 
@@ -58,8 +57,8 @@ class Routers:
             self._take(await router_document(self.at, CLUSTER, timeout_s=LOOK_S))
 
     def _take(self, cluster: Document) -> None:
-        for row in cluster.get("routers", ()):
-            if url := str(row.get("control_url") or row.get("url") or ""):
+        for row in cluster["routers"]:
+            if url := row.get("control_url") or row["url"]:
                 self._learn(self._usable(url))
 
     async def owners_document(self) -> Document | None:
@@ -104,4 +103,4 @@ class Routers:
 
 
 def _controls(document: Document | None) -> bool:
-    return document is not None and bool(document.get("router", {}).get("controls_fleet"))
+    return document is not None and bool(document["router"]["controls_fleet"])

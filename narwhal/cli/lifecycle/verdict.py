@@ -2,6 +2,7 @@
 
 | of a drain | verdict |
 | --- | --- |
+| a target that the document does not list | not done: nothing is known of it (`absent`) |
 | every target `ready_to_stop` (of a wave: the wave) | done |
 | a target `deadline_exceeded` | not done: it stays out, its work goes on |
 | a target in service | not done: somebody readmitted it, or the record was lost |
@@ -11,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 Fields = Mapping[str, Any]
@@ -24,7 +25,7 @@ COMING: Final = frozenset({"health", "attestation"})
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The engines of an order; `wave`: the whole fleet as one."""
+    """The engines of an order; `wave`: the whole fleet as one, `engines` those that were heard of so far."""
 
     engines: tuple[str, ...]
     wave: bool = False
@@ -33,6 +34,18 @@ class Targets:
         """Engine ID to its record. An engine that the fleet does not have is left out."""
         rows: Mapping[str, Fields] = document["engines"]
         return {iid: rows[iid] for iid in (rows if self.wave else self.engines) if iid in rows}
+
+    def absent(self, document: Fields) -> list[str]:
+        """Those that the document does not list: the fleet file of its router lacks them."""
+        return [iid for iid in self.engines if iid not in document["engines"]]
+
+    def grown(self, document: Fields) -> Targets:
+        """Of a wave: with every engine that the document lists. None of them may vanish later."""
+        return (
+            replace(self, engines=tuple({**dict.fromkeys(self.engines), **document["engines"]}))
+            if self.wave
+            else self
+        )
 
     @property
     def words(self) -> str:
@@ -49,8 +62,23 @@ class Verdict:
     sentence: str
 
 
+def absent(targets: Targets, document: Fields, *, url: str) -> Verdict | None:
+    """Of a router that owns and lacks a target: nobody sees what that engine does. None: it has them all."""
+    unknown = targets.absent(document)
+    if not unknown:
+        return None
+    names = _listed(unknown)
+    return Verdict(
+        False,
+        f"the owner, {url}, does not have {names} in its fleet file: what {names} does is not known there. "
+        f"Mend that file or hand over to a router that has {names} (narwhal cluster yield --to), and repeat",
+    )
+
+
 def drain_verdict(targets: Targets, document: Fields) -> Verdict | None:
-    """None: wait on."""
+    """None: wait on. Also where a target is not listed: that is for `absent`."""
+    if targets.absent(document):
+        return None
     rows = targets.rows(document)
     stoppable = [iid for iid, row in rows.items() if row["ready_to_stop"]]
     if document["wave"]["ready_to_stop"] if targets.wave else len(stoppable) == len(rows):
@@ -73,6 +101,12 @@ def drain_verdict(targets: Targets, document: Fields) -> Verdict | None:
     return None
 
 
+def out_of_placement(targets: Targets, document: Fields) -> bool:
+    """Every target is drained, whatever it does still."""
+    rows = targets.rows(document)
+    return not targets.absent(document) and all(row["state"] != "active" for row in rows.values())
+
+
 def past_deadline(targets: Targets, document: Fields) -> list[str]:
     """Targets whose deadline has passed while work was left."""
     return [iid for iid, row in targets.rows(document).items() if row["state"] == "deadline_exceeded"]
@@ -81,7 +115,7 @@ def past_deadline(targets: Targets, document: Fields) -> list[str]:
 def readmitted(targets: Targets, document: Fields) -> Verdict | None:
     """Done where every target serves again, else None: nobody does while the whole fleet is held."""
     rows = targets.rows(document)
-    if document["wave"]["readiness_withdrawn"] or not rows:
+    if document["wave"]["readiness_withdrawn"] or not rows or targets.absent(document):
         return None
     if any(row["state"] != "active" for row in rows.values()):
         return None
@@ -111,6 +145,8 @@ def progress(targets: Targets, document: Fields, *, countdown: bool) -> str:
         alike = {}
         for iid, row in rows.items():
             alike.setdefault(_state(row), []).append(iid)
+    if unknown := targets.absent(document):
+        alike["not in the fleet file of the router that owns"] = unknown
     return "; ".join(f"{_named(iids)} {words}" for words, iids in alike.items())
 
 

@@ -19,8 +19,10 @@ from narwhal.cli.lifecycle.verdict import (
     COMING,
     Targets,
     Verdict,
+    absent,
     drain_verdict,
     failed_checks,
+    out_of_placement,
     past_deadline,
     readmitted,
 )
@@ -35,7 +37,8 @@ AGAIN_S: Final = 2.0
 PATIENCE_S: Final = 60.0
 """A fleet without an owner for longer is no takeover that is under way."""
 SHORTEST_S: Final = 0.001
-"""A deadline that has passed is not made later by another order."""
+REPEATED_S: Final = 1.0
+"""How much earlier the deadline of a repeated order is, so that the way to its router makes none later."""
 SIDECAR_S: Final = 20.0
 """A sidecar follows its engine within this time, or never."""
 
@@ -43,9 +46,9 @@ SIDECAR_S: Final = 20.0
 class Refused(CommandFailed):
     """The router said no. `document`: what it said it with."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.why)
-        self.document = answer.body if "engines" in answer.body else None
+    def __init__(self, why: str, document: Document | None) -> None:
+        super().__init__(why)
+        self.document = document
 
 
 @dataclass(slots=True)
@@ -71,33 +74,46 @@ class Asking:
         return self._done(await self.routers.order(self.order))
 
     def _done(self, answer: Answer) -> Document:
-        if answer.status != 200:
-            raise Refused(answer)
+        if answer.status != 200 or answer.document is None:
+            raise Refused(answer.why, answer.document)
         durable = answer.body.get("durable", True)
         self.not_durable = "" if durable else str(answer.body.get("durable_reason", ""))
-        return answer.body
+        return self._heard(answer.document)
+
+    def _heard(self, document: Document) -> Document:
+        """The owner's document. What it lists of a wave is part of it from now on. Raises Refused where it
+        does not have a target: nothing that it shows says anything about that one."""
+        self.targets = self.targets.grown(document)
+        if unknown := absent(self.targets, document, url=self.routers.at):
+            raise Refused(unknown.sentence, document)
+        return document
 
     async def insist(self, settled: Callable[[Document], bool] = lambda _: False) -> Document:
         """As `once`, but asks again while nobody owns, nobody answers, or the owner could not do it yet and
         what it shows is not `settled`."""
         since = time.monotonic()
         while True:
-            await self.routers.owners_document()
+            seen = await self.routers.owners_document()
+            if seen is not None and self._late() and out_of_placement(self.targets, seen):
+                return self._heard(seen)
             try:
                 answer = await self._answer()
                 if answer.status != 503:
                     return self._done(answer)
-                refused = Refused(answer)
-                if refused.document is not None and settled(refused.document):
-                    return refused.document
-                problem: CommandFailed = refused
+                if answer.document is not None and settled(answer.document):
+                    return answer.document
+                problem, shown = answer.why, answer.document
             except NoAnswer as error:
-                problem = error
+                problem, shown = str(error), None
             self.lost = True
             if time.monotonic() - since > PATIENCE_S:
-                raise problem
+                raise Refused(f"{problem}; given up after {PATIENCE_S:g} s", shown)
             self.tell(f"{problem}; asking again")
             await asyncio.sleep(POLL_S)
+
+    def _late(self) -> bool:
+        """Of a drain that was ordered: another order would make its deadline a later one."""
+        return self.lost and self._ends is not None and time.monotonic() + POLL_S > self._ends
 
     async def _answer(self) -> Answer:
         """Tells meanwhile what the owner's document shows. A router that another one has followed is left."""
@@ -116,14 +132,17 @@ class Asking:
             await asyncio.wait({task})
 
     def _timed(self) -> Order:
-        """With what is left of a drain's time: a router counts a deadline from each order that it gets."""
+        """With what is left of a drain's time: a router counts a deadline from each order that it gets, and
+        keeps the later one. An order that is repeated is under way for a while: it asks for less."""
         if self._ends is None:
             return self.order
-        left = max(SHORTEST_S, round(self._ends - time.monotonic(), 3))
+        spare = REPEATED_S if self.lost else 0.0
+        left = max(SHORTEST_S, round(self._ends - spare - time.monotonic(), 3))
         return replace(self.order, body={**self.order.body, "deadline_s": left})
 
     async def look(self) -> Document:
-        """The owner's document, whoever owns. Raises CommandFailed where nobody does for long."""
+        """The owner's document, whoever owns. Raises CommandFailed where nobody does for long, Refused where
+        it does not have a target."""
         since = time.monotonic()
         while (document := await self.routers.owners_document()) is None:
             if time.monotonic() - since > PATIENCE_S:
@@ -132,7 +151,7 @@ class Asking:
             self.tell("no router controls the fleet; looking for the owner")
             await asyncio.sleep(POLL_S)
         self.tell(progress_line(self.targets, document))
-        return document
+        return self._heard(document)
 
 
 async def until_drained(asking: Asking) -> tuple[Verdict, Document]:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from narwhal.cli.lifecycle.verdict import Targets, drain_verdict, failed_checks, progress, readmitted
+from narwhal.cli.lifecycle.verdict import (
+    Targets,
+    absent,
+    drain_verdict,
+    failed_checks,
+    out_of_placement,
+    progress,
+    readmitted,
+)
 
 E1, WAVE = Targets(("e1",)), Targets((), wave=True)
 NO_WAVE = {"id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False}
@@ -58,6 +66,28 @@ def test_a_wave_is_done_when_the_wave_says_so() -> None:
     assert drain_verdict(WAVE, document(wave={"active": True}, **engines)) is None
     verdict = drain_verdict(WAVE, document(wave={"active": True, "ready_to_stop": True}, **engines))
     assert verdict is not None and verdict.sentence == "the whole fleet may be stopped now"
+
+
+def test_of_an_engine_that_is_not_listed_nothing_is_known() -> None:
+    other = document(e2=row("drained", ready_to_stop=True))
+    for targets in (E1, Targets(("e1", "e2"))):
+        assert drain_verdict(targets, other) is None
+        assert readmitted(targets, document()) is None
+        assert not out_of_placement(targets, other)
+        verdict = absent(targets, other, url="http://b")
+        assert verdict is not None and not verdict.done
+        assert verdict.sentence.startswith("the owner, http://b, does not have e1 in its fleet file")
+    assert absent(E1, document(e1=row()), url="http://b") is None
+
+
+def test_of_a_wave_every_engine_that_was_listed_once_is_a_target() -> None:
+    wave = WAVE.grown(document(e1=row()))
+    ready = {"active": True, "ready_to_stop": True}
+    assert drain_verdict(wave, document(wave=ready)) is None
+    assert wave.absent(document(wave=ready)) == ["e1"]
+    assert progress(wave, document(), countdown=False).endswith(
+        "e1 not in the fleet file of the router that owns"
+    )
 
 
 def test_a_deadline_that_passed_says_what_is_left() -> None:
