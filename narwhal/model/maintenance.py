@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from narwhal.model.evidence import Check
@@ -70,7 +70,8 @@ class WorkLeft:
 @dataclass(frozen=True, slots=True)
 class DrainRecord:
     """One engine's maintenance. `deadline_at`: Unix seconds, None for an active engine. `captured`: the
-    process before, None until it was read. `error`: why it is blocked, a sentence, else ""."""
+    process before, None until it was read. `error`: why it is blocked, a sentence, else "". `renewed`: a
+    readmission has begun since, so that it may be another process; does not travel."""
 
     iid: str
     state: DrainState = DrainState.ACTIVE
@@ -81,11 +82,18 @@ class DrainRecord:
     checks: tuple[Check, ...] = ()
     error: str = ""
     ready_to_stop: bool = False
+    renewed: bool = field(default=False, compare=False)
 
     @property
     def out(self) -> bool:
         """The engine takes no new request."""
         return self.state is not DrainState.ACTIVE
+
+    @property
+    def runs_on(self) -> bool:
+        """The engine has work, or may have: nobody stops it yet."""
+        states = {DrainState.ACTIVE, DrainState.DRAINING, DrainState.DEADLINE_EXCEEDED}
+        return self.state in states and not self.renewed
 
 
 class OrderOutcome(StrEnum):

@@ -78,9 +78,7 @@ class Maintenance:
             return OrderAnswer(OrderOutcome.UNAVAILABLE, LOST)
         if not error:
             # Looked at after all else: it may have been taken out again while it was stored.
-            why = upkeep.why_out(None if wave else iid)
-            passed = error is not None
-            error = _out_again("the fleet" if wave else iid) if why and passed else why
+            error = upkeep.why_out(None if wave else iid)
         return OrderAnswer(OrderOutcome.REFUSED if error else OrderOutcome.DONE, error, not_durable)
 
     # --- the monitor's part ----------------------------------------------------------------------
@@ -143,9 +141,15 @@ class Maintenance:
         now, fleet = self._clock.now(), self._fleet
         if load is None or not self._gate.may_admit(now):
             return
-        resident = fleet.resident()[iid]
+        resident, kv = fleet.resident(), fleet.kv(now)
+        # In a wave the decode of any member's prefill may still come to any other.
+        before = fleet.engines if fleet.upkeep.drains.record(iid).wave_id is not None else (iid,)
         work = WorkLeft(
-            resident.prefill, resident.decode, fleet.kv(now)[iid].handoffs, load.running, load.waiting
+            sum(resident[one].prefill for one in before),
+            resident[iid].decode,
+            sum(kv[one].handoffs for one in before),
+            load.running,
+            load.waiting,
         )
         self._judge.carry_out(fleet.upkeep.settle(iid, work), now)
 
@@ -179,10 +183,6 @@ def _not_captured(whys: Mapping[str, str]) -> str:
         f"{', '.join(failed)} are out of placement, but which processes they are could not be read ({told}): "
         "repeat the drain"
     )
-
-
-def _out_again(name: str) -> str:
-    return f"every check passed, and {name} was taken out again meanwhile: look at the lifecycle document"
 
 
 async def ended(task: asyncio.Task[str]) -> str | None:

@@ -134,10 +134,8 @@ class Drains:
     def begin(self, iid: str) -> None:
         """A validation begins."""
         record = self._of(iid, *_UNDER_WAY, *_AT_REST)
-        state = DrainState.VALIDATING
-        self._put(
-            replace(record, state=state, checks=(), error="", new_process_start=None, ready_to_stop=False)
-        )
+        record = replace(record, state=DrainState.VALIDATING, checks=(), error="", new_process_start=None)
+        self._put(replace(record, ready_to_stop=False, renewed=True))
 
     def passed(self, iid: str, checks: tuple[Check, ...], *, process_start: float | None) -> None:
         """Every check passed: the engine serves again."""

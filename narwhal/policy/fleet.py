@@ -7,6 +7,7 @@ is resident stands in `accounts`.
 | event | effect |
 | --- | --- |
 | reserve_prefill, reserve_decode | chooses and reserves in one step: resident + 1, work added |
+| reserve_decode, nobody takes new work | what a drain found in hand is finished (`Upkeep.finishing`) |
 | release | resident - 1, work taken back; again: nothing |
 | step, tick | what evidence and time bring: effects, and the candidates anew if membership changed |
 | restore | roles of unpinned engines from a handoff document; resident work is this router's own |
@@ -186,12 +187,14 @@ class Fleet:
     def reserve_decode(
         self, demand: Demand, now: float, *, producer: str, avoid: Set[str] = _NOBODY
     ) -> Reservation | None:
-        """Chooses the engine for a decode leg and counts it there. None: no eligible engine.
+        """Chooses the engine for a decode leg and counts it there. None: no engine may take it.
 
         The `producer` of the KV is used only when no other engine may take the leg; an engine to
         `avoid` comes even after the producer.
         """
         offer = self._offered(now)
+        if not offer.consumers:
+            offer = self._offer_of(self.upkeep.finishing(producer))
         candidates = offer.legs[Leg.DECODE]
         if avoid:
             candidates = without(candidates, avoid)
@@ -200,7 +203,7 @@ class Fleet:
         if not candidates:
             return None
         if not self._preference.idle:
-            local = self._alone(producer) if producer not in avoid else ()
+            local = self._alone(producer, offer) if producer not in avoid else ()
             candidates = self._preference.consumers(candidates, now, producer=producer, local=local)
         return self.accounts.decode(candidates, demand)
 
@@ -288,13 +291,15 @@ class Fleet:
         """Made anew only when membership has changed: a quarantine that is over drops out here, by itself."""
         if self.standings.version != self._offer_version or now >= self._offer_until:
             standings = self.standings
-            eligible = standings.eligible(now)
-            self._offer = make_offer(eligible, able=standings.able, roles=self.split.roles, loads=self._loads)
+            self._offer = self._offer_of(standings.eligible(now))
             self._offer_version = standings.version
             self._offer_until = standings.next_change(now)
         return self._offer
 
-    def _alone(self, producer: str) -> tuple[EngineLoad, ...]:
+    def _offer_of(self, takers: Set[str]) -> Offer:
+        return make_offer(takers, able=self.standings.able, roles=self.split.roles, loads=self._loads)
+
+    def _alone(self, producer: str, offer: Offer) -> tuple[EngineLoad, ...]:
         """The producer, if it may decode its own KV."""
-        may = producer in self._offer.eligible and producer in self.standings.able[Leg.DECODE]
+        may = producer in offer.eligible and producer in self.standings.able[Leg.DECODE]
         return (self._loads[producer],) if may else ()

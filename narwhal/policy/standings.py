@@ -26,8 +26,8 @@ _NOBODY: frozenset[str] = frozenset()
 class Standings:
     """`able` maps each leg to the engines that roles and pins permit; the fleet sets it.
 
-    `holding` is for reading. `version` grows with every change of who may take new requests, but for
-    quarantines that run out.
+    `holding` is for reading. `parting`: who is drained and was not suspected until then. `version` grows
+    with every change of who may take new requests, but for quarantines that run out.
     """
 
     def __init__(self, engines: Iterable[str], *, every_s: float, together: bool = False) -> None:
@@ -36,7 +36,7 @@ class Standings:
         self.engines = tuple(sorted(engines))
         self.able: Mapping[Leg, Set[str]] = {}
         self.version = 0
-        self.drained, self.barred = _NOBODY, _NOBODY
+        self.drained, self.barred, self.parting = _NOBODY, _NOBODY, _NOBODY
         self.holding = Holds()
         self.ejections = Ejections(every_s=every_s)
         self.checks = Checks(every_s=every_s, is_out=self.is_out)
@@ -83,6 +83,10 @@ class Standings:
         """Ejected or drained: nobody uses it, and what it shows meanwhile moves nothing."""
         return iid in self.ejections or iid in self.drained
 
+    def sound(self, iids: Iterable[str]) -> frozenset[str]:
+        """Those that are neither ejected nor owe a health check, drained or not."""
+        return frozenset(iid for iid in iids if iid not in self.ejections and iid not in self._unverified)
+
     def ejected(self) -> tuple[str, ...]:
         """Sorted."""
         return self.ejections.engines()
@@ -120,6 +124,8 @@ class Standings:
         """Who is out by an operator's word, all of them. Who went owes nothing and has no hold any more; an
         ejection stays and ends with the readmission."""
         gone, self.drained = sorted(drained - self.drained), drained
+        held = {iid for iid in gone if self.holding.is_held(iid)}
+        self.parting = drained & self.parting.union(gone).difference(held, self.barred)
         self.version += 1
         for iid in gone:
             self.checks.forget(iid)

@@ -116,6 +116,13 @@ class Upkeep:
         state = self.drains.record(iid).state
         return iid in self._standings.drained and state is not DrainState.VALIDATING
 
+    def finishing(self, producer: str) -> frozenset[str]:
+        """Who takes the decode of a prefill that was placed before, where nobody takes new work: its
+        `producer`, and with the whole fleet held every engine. Never one that may be stopped already."""
+        parting = self._standings.sound(self._standings.parting)
+        runs_on = frozenset(iid for iid in parting if self.drains.record(iid).runs_on)
+        return runs_on if self.wave.reason else runs_on & {producer}
+
     # --- readmissions ----------------------------------------------------------------------------
 
     def validated(self, told: Validated, *, process_start: float | None, now: float) -> Effects:
@@ -209,7 +216,10 @@ class Upkeep:
         whys = [unread, unfit, f"{out[0]} was ejected" if out and self._policy == WHOLE_WAVE else ""]
         why = "; ".join(filter(None, whys))
         new = bool(why) and self.wave.require(why)
+        parting = self._standings.parting
         self._take_out()
+        # How the engines stood that another owner took out nobody knows here.
+        self._standings.parting &= parting
         return (_required(why),) if new or unread else NOTHING
 
     def check_invariants(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from narwhal.model.maintenance import DrainState, OrderAnswer, OrderOutcome
 from narwhal.model.placement import Demand
-from tests.support.engines import EngineProcess, engine_process
+from tests.support.engines import EngineProcess, call, engine_process
 from tests.support.processes import eventually
 from tests.support.router import Router, fleet_document, router_process
 from tests.support.scripted import until
@@ -309,6 +310,24 @@ def test_an_operator_drains_restarts_and_readmits_an_engine_and_a_drain_outlives
             eventually(lambda: {"readmission", "readmission_failed"} <= told(router), what="journal rows")
             status, body = post(router, "drain", {"engines": [last.name, "nobody"]})
             assert (status, "nobody is no engine of this fleet" in body["error"]) == (409, True)
+            a_wave_ends_no_request_in_its_prefill(router, engines)
+
+
+def prefilling(router: Router) -> bool:
+    return any(legs["prefill"] for legs in router.state()["resident"].values())
+
+
+def a_wave_ends_no_request_in_its_prefill(router: Router, engines: EngineProcess) -> None:
+    for engine in engines.engines:
+        engine.order("slow", leg="prefill", seconds=1.0)
+    body = {"model": "simulated", "prompt": [1] * 100, "max_tokens": 4}
+    with ThreadPoolExecutor(1) as beside:
+        answer = beside.submit(call, "POST", f"{router.url}/v1/completions", body)
+        eventually(lambda: prefilling(router), what="it is in its prefill")
+        assert post(router, "drain", {"wave": True})[0] == 200
+        assert answer.result(30.0)["usage"]["completion_tokens"] == 4
+    eventually(lambda: router.get("/narwhal/lifecycle")["wave"]["ready_to_stop"], what="all may be stopped")
+    assert not any(held["orphaned"] for held in router.state()["kv"].values())
 
 
 def test_a_contracted_engine_is_drained_and_readmitted_by_its_attestation(tmp_path: Path):

@@ -120,13 +120,17 @@ class Upkeep(MaintainedFleet):
         drains.check_invariants()
         assert drains.out() == self.out
         assert self.out.isdisjoint(self.fleet.available(self.now))
-        for reservation in (
-            self.fleet.reserve_prefill(Demand(1, 1), self.now),
-            self.fleet.reserve_decode(Demand(1, 1), self.now, producer="p0"),
-        ):
+        prefill = self.fleet.reserve_prefill(Demand(1, 1), self.now)
+        decode = self.fleet.reserve_decode(Demand(1, 1), self.now, producer="p0")
+        for reservation in (prefill, decode):
             if reservation is not None:
-                assert reservation.iid not in self.out
                 self.fleet.release(reservation, self.now)
+        assert prefill is None or prefill.iid not in self.out
+        if decode is not None and decode.iid in self.out:
+            # What it prefilled before it was drained, where nobody else can.
+            assert decode.iid == "p0"
+            assert not self.fleet.can_serve(Leg.DECODE, self.now)
+            assert decode.iid not in self.ready
 
     @invariant()
     def the_process_on_record_is_the_one_that_was_drained(self) -> None:

@@ -37,12 +37,14 @@ def ended(iid: str, passed: int, *, conclusive: bool = True) -> Validated:
 
 
 class Waves(MaintainedFleet):
-    """`held`: a wave is drained or required, as the model knows it from what it did and what was told."""
+    """`held`: a wave is drained or required, as the model knows it from what it did and what was told;
+    `taken_over`: another owner came since."""
 
     def __init__(self) -> None:
         super().__init__()
         self.number = 0
         self.held = False
+        self.taken_over = False
         self.on: str | None = None
         self.out: set[str] = set()
         self.ready: set[str] = set()
@@ -206,6 +208,7 @@ class Waves(MaintainedFleet):
             lifecycle=state.lifecycle,
             inference_sources=state.inference_sources,
         )
+        self.taken_over = self.held
         self.fleet = self.new_fleet()
         self.fleet.restore(document, self.now, opening=Opening(cautious=cautious))
         self.ready.clear()
@@ -222,9 +225,19 @@ class Waves(MaintainedFleet):
         assert upkeep.drains.out() == self.out
         available = set(self.fleet.available(self.now))
         assert not available & (set(IIDS) if self.held else self.out)
+        self.taken_over = self.taken_over and self.held
         if self.held:
             assert self.fleet.reserve_prefill(Demand(1, 1), self.now) is None
-            assert self.fleet.reserve_decode(Demand(1, 1), self.now, producer="p0") is None
+            self.work_in_hand_is_finished()
+
+    def work_in_hand_is_finished(self) -> None:
+        """Where an engine was before and has not been seen without work; nowhere after another owner."""
+        place = self.fleet.reserve_decode(Demand(1, 1), self.now, producer="p0")
+        if place is not None:
+            assert not self.taken_over
+            assert place.iid not in self.ready | set(self.fleet.standing(self.now).ejected)
+            assert self.state(place.iid) not in (DrainState.VALIDATING, DrainState.BLOCKED)
+            self.fleet.release(place, self.now)
 
     @invariant()
     def a_wave_is_all_or_nothing(self) -> None:
