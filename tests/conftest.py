@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 from typing import Any
 
 import pytest
@@ -42,6 +43,11 @@ LONGEST = (
 def file_of(nodeid: str) -> str:
     """Its path below `tests`."""
     return nodeid.partition("::")[0].removeprefix("tests/")
+
+
+def pytest_configure() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would all that the tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
