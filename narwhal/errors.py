@@ -263,7 +263,14 @@ class ConfigError(NarwhalError):
 
 
 class SavedStateError(NarwhalError):
-    """Saved state that this version must not load: exit status 3. The message names file and field."""
+    """Saved state that this version must not load: exit status 3. The message names file and field.
+
+    `fields`: the JSON object with a field of a wrong type in it, None where nothing could be read.
+    """
+
+    def __init__(self, message: str, *, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class InvariantViolation(NarwhalError):

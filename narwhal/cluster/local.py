@@ -12,7 +12,14 @@ from narwhal.model.control import ControlStatus, OwnerRef, RouterState
 from narwhal.model.handoff import CheckpointRecord
 from narwhal.model.lease import PublishReply
 from narwhal.policy.handoff_codec import to_fields
-from narwhal.policy.takeover import PlanRules, SavedState, from_checkpoint, opening_plan
+from narwhal.policy.takeover import (
+    CHECKPOINT,
+    PlanRules,
+    SavedState,
+    from_checkpoint,
+    opening_plan,
+    salvaged,
+)
 from narwhal.ports import Checkpoint
 
 
@@ -104,7 +111,7 @@ class LocalPublisher:
         except SavedStateError as error:
             if resume:
                 raise
-            return (f"the saved state is left: {error}",)
+            return self._open_safely(error)
         if saved is None or record is None:
             return ("there is no saved state: starting fresh",) if resume else ()
         rules = PlanRules(
@@ -115,6 +122,14 @@ class LocalPublisher:
         )
         self._state.remember(saved, record.totals)
         return self._state.restore(opening_plan([saved], rules))
+
+    def _open_safely(self, error: SavedStateError) -> tuple[str, ...]:
+        """With what can be read of a file that has a wrong type: nobody is placed on because of it."""
+        engines, saved = frozenset(self._state.identity.engines), salvaged(error, source=CHECKPOINT)
+        if saved is None or engines.isdisjoint(saved.document.engines):
+            return (f"the saved state is left: {error}",)
+        plan = opening_plan([saved], PlanRules(engines, max_age_s=0.0, keep_roles=False))
+        return (f"the saved state is damaged, and taken with care: {error}", *self._state.restore(plan))
 
     def _saved(self, record: CheckpointRecord | None) -> SavedState | None:
         if record is None or not record.document:

@@ -22,14 +22,14 @@ from narwhal.errors import (
     StoreProtocolError,
     StoreUnreachable,
 )
-from narwhal.model.handoff import CheckpointRecord, StoredHandoff
+from narwhal.model.handoff import LOG_START, CheckpointRecord, StoredHandoff
 from narwhal.model.leadership import Remembered
 from narwhal.model.lease import LeaseState
 from narwhal.model.process import ProcessMark
 from narwhal.model.request import Counters
 from narwhal.model.store_call import RouterEntry
 from narwhal.policy.death import ProcessSight, proves_death
-from narwhal.policy.takeover import SavedState, from_checkpoint, from_store
+from narwhal.policy.takeover import CHECKPOINT, STORE, SavedState, from_checkpoint, from_store, salvaged
 from narwhal.ports import Checkpoint, HandoffStore, LeaseStore, Recorder, Registry
 
 log = logging.getLogger("narwhal.cluster")
@@ -70,17 +70,17 @@ class StartPorts:
 
 
 class SavedFile:
-    """The local checkpoint as read once. `record` is None where there is none or it is bad (`problem`)."""
+    """The local checkpoint as read once. `record` is None where there is none or it cannot be read, `state`
+    also where its document is bad (`problem`)."""
 
     def __init__(self, checkpoint: Checkpoint, *, boot_id: str, clock: Clock) -> None:
         self.record: CheckpointRecord | None = None
         self.state: SavedState | None = None
         self.problem: SavedStateError | None = None
         try:
-            record = checkpoint.read()
-            if record is not None and record.document:
-                self.state = from_checkpoint(record, boot_id=boot_id, now=clock.now())
-            self.record = record
+            self.record = checkpoint.read()
+            if self.record is not None and self.record.document:
+                self.state = from_checkpoint(self.record, boot_id=boot_id, now=clock.now())
         except SavedStateError as error:
             self.problem = error
 
@@ -162,6 +162,21 @@ class StartChecks:
                 raise problem
             log.warning("saved state is left: %s", problem)
             self._ports.recorder.event("saved_state_left", {"error": str(problem)})
+        if not resumable:
+            self._take_safely(bad_store, stored)
+
+    def _take_safely(
+        self, bad_store: SavedStateError | None, stored: StoredHandoff | SavedStateError | None
+    ) -> None:
+        """Nothing good is saved: what can be read of it still keeps out whom an operator took out."""
+        upto = stored.upto if isinstance(stored, StoredHandoff) else LOG_START
+        left = [salvaged(bad_store, source=STORE, upto=upto)] if bad_store else []
+        left += [salvaged(self.file.problem, source=CHECKPOINT)] if self.file.problem else []
+        ours = [one for one in left if one and not set(self._rules.engines).isdisjoint(one.document.engines)]
+        if ours:
+            newest = max(ours, key=lambda one: one.order)
+            log.warning("what can be read of the %s's state is taken with care", newest.source)
+            self._mirror.preload(newest)
 
     async def _await_predecessor(self) -> None:
         """An entry of our ID by another run: it ends (clean exit, its warden, proof of death, or 15 s of

@@ -36,7 +36,7 @@ class HandoffDocument:
     """Engine ID to {reason, consumer}, for those in `inference_sources`; consumer: who is to pull from a
     suspect producer in its probe, "" = nobody."""
     counters: Counters = field(default_factory=Counters)
-    lifecycle: Mapping[str, Any] = field(default_factory=dict)
+    lifecycle: Mapping[str, Any] = field(default_factory=lambda: {"wave": None, "records": []})
     demand_risk: Mapping[str, Any] | None = None
     holds: Mapping[str, Any] = field(default_factory=dict)
     streaks: Mapping[str, Any] = field(default_factory=dict)

@@ -6,7 +6,7 @@ Top-level fields that this version does not know are carried in `extra`, values 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +14,10 @@ import orjson
 
 from narwhal.errors import SavedStateError
 from narwhal.model.handoff import HANDOFF_SCHEMA, SCHEMA_VERSION, HandoffDocument
-from narwhal.model.lease import MAX_EPOCH
-from narwhal.model.numbers import count, finite
 from narwhal.model.plain_text import to_json
 from narwhal.model.request import Counters
 from narwhal.policy.ageing import aged, alike
+from narwhal.policy.handoff_shape import safe, wrong
 
 _COUNTERS = frozenset(Counters.__dataclass_fields__)
 _HEAD = frozenset({"schema", "schema_version"})
@@ -57,7 +56,13 @@ def encode(document: HandoffDocument) -> bytes:
 
 def decode(data: bytes | Mapping[str, Any], *, source: str = "handoff") -> HandoffDocument:
     """Reads a document. Raises SavedStateError naming `source` and the field at fault."""
-    return _Reader(_object(data, source), source).document()
+    return _checked(_object(data, source), source)
+
+
+def salvage(fields: Mapping[str, Any]) -> HandoffDocument | None:
+    """A document with fields of a wrong type, each in its safe reading. None: it is of no use."""
+    sound = safe(fields) if not _of_another_schema(fields) else {}
+    return _document(sound) if sound.get("engines") else None
 
 
 def diff(old: HandoffDocument, new: HandoffDocument) -> dict[str, Any]:
@@ -77,7 +82,7 @@ def at_age(document: HandoffDocument, by_s: float) -> HandoffDocument:
 
 def apply(document: HandoffDocument, delta: Mapping[str, Any]) -> HandoffDocument:
     """The document with the delta's fields replaced. Raises SavedStateError as `decode` does."""
-    return decode({**to_fields(document), **delta}, source="log delta")
+    return _checked({**to_fields(document), **delta}, "log delta", of=frozenset(delta))
 
 
 _ABSENT = object()
@@ -95,100 +100,48 @@ def _object(data: bytes | Mapping[str, Any], source: str) -> Mapping[str, Any]:
     return fields
 
 
-class _Reader:
-    """One document being read; every complaint names the source and the field."""
-
-    def __init__(self, fields: Mapping[str, Any], source: str) -> None:
-        self._fields = fields
-        self._source = source
-
-    def document(self) -> HandoffDocument:
-        self._check_schema()
-        roles = self._mapping("roles")
-        return HandoffDocument(
-            at=float(self._checked("at", _is_number, wanted="a finite number")),
-            run=self._text("run"),
-            model=self._text("model"),
-            epoch=self._checked("epoch", _is_epoch, wanted=f"an integer from 0 to {MAX_EPOCH}"),
-            holder=self._text("holder"),
-            engines=self._names("engines", required=True),
-            roles={iid: self._role(iid, role) for iid, role in roles.items()},
-            ejected=self._names("ejected"),
-            ejections=self._mapping("ejections"),
-            inference_sources=self._sources(),
-            inference_holds=self._mapping("inference_holds"),
-            counters=self._counters(),
-            lifecycle=self._mapping("lifecycle"),
-            demand_risk=self._mapping("demand_risk") if self._fields.get("demand_risk") is not None else None,
-            holds=self._mapping("holds"),
-            streaks=self._mapping("streaks"),
-            edges=self._fields.get("edges", []),
-            kv_ledger=self._fields.get("kv_ledger", {}),
-            extra={name: value for name, value in self._fields.items() if name not in _KNOWN},
-        )
-
-    def _check_schema(self) -> None:
-        if self._fields.get("schema") != HANDOFF_SCHEMA:
-            raise self._wrong("schema", f'"{HANDOFF_SCHEMA}"')
-        version = self._fields.get("schema_version")
-        if version != SCHEMA_VERSION or isinstance(version, bool):
-            raise self._wrong("schema_version", str(SCHEMA_VERSION))
-
-    def _wrong(self, name: str, wanted: str) -> SavedStateError:
-        found = repr(self._fields.get(name, "missing"))
-        return SavedStateError(f"{self._source}: {name} must be {wanted}, not {found[:80]}")
-
-    def _checked(self, name: str, holds: Callable[[Any], bool], *, wanted: str) -> Any:
-        value = self._fields.get(name)
-        if not holds(value):
-            raise self._wrong(name, wanted)
-        return value
-
-    def _text(self, name: str) -> str:
-        return str(self._checked(name, lambda value: isinstance(value, str), wanted="text"))
-
-    def _names(self, name: str, *, required: bool = False) -> tuple[str, ...]:
-        value = self._fields.get(name, None if required else [])
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self._wrong(name, "a list of IDs")
-        return tuple(value)
-
-    def _mapping(self, name: str) -> dict[str, Any]:
-        value = self._fields.get(name, {})
-        if not isinstance(value, dict):
-            raise self._wrong(name, "an object")
-        return value
-
-    def _role(self, iid: str, role: Any) -> str:
-        if role not in ("prefill", "decode"):
-            raise SavedStateError(f"{self._source}: roles.{iid} must be prefill or decode, not {role!r:.80}")
-        return str(role)
-
-    def _sources(self) -> dict[str, tuple[str, ...]]:
-        sources = self._mapping("inference_sources")
-        if not all(isinstance(names, list) for names in sources.values()):
-            raise self._wrong("inference_sources", "an object of lists")
-        return {iid: tuple(str(name) for name in names) for iid, names in sources.items()}
-
-    def _counters(self) -> Counters:
-        counters = self._mapping("counters")
-        if not all(_is_count(told) for name, told in counters.items() if name in _COUNTERS):
-            raise self._wrong("counters", "an object of integers from 0 to 2^53")
-        return Counters(**{name: told for name, told in counters.items() if name in _COUNTERS})
+def _checked(fields: Mapping[str, Any], source: str, *, of: frozenset[str] | None = None) -> HandoffDocument:
+    """`of`: the fields whose types are not known to be right; None: all."""
+    told = _of_another_schema(fields) or wrong(fields, of=of)
+    if told:
+        raise SavedStateError(f"{source}: {told}", fields=fields)
+    return _document(fields)
 
 
-def _is_number(value: Any) -> bool:
-    return finite(value) is not None
+def _of_another_schema(fields: Mapping[str, Any]) -> str:
+    """A few words; "" where it is one that this version reads."""
+    if fields.get("schema") != HANDOFF_SCHEMA:
+        return f'schema must be "{HANDOFF_SCHEMA}", not {fields.get("schema")!r:.80}'
+    version = fields.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        return f"schema_version must be {SCHEMA_VERSION}, not {version!r:.80}"
+    return ""
 
 
-def _is_count(value: Any) -> bool:
-    """More than a double counts exactly is damage: it could not be written again."""
-    return count(value) is not None
-
-
-def _is_epoch(value: Any) -> bool:
-    """With a higher floor no acquire is ever granted: such a document would keep its router out for good."""
-    return _is_count(value) and value <= MAX_EPOCH
+def _document(fields: Mapping[str, Any]) -> HandoffDocument:
+    """Of fields that all have their types."""
+    sources, counters = fields.get("inference_sources", {}), fields.get("counters", {})
+    return HandoffDocument(
+        at=float(fields["at"]),
+        run=fields["run"],
+        model=fields["model"],
+        epoch=fields["epoch"],
+        holder=fields["holder"],
+        engines=tuple(fields["engines"]),
+        roles=dict(fields.get("roles", {})),
+        ejected=tuple(fields.get("ejected", ())),
+        ejections=fields.get("ejections", {}),
+        inference_sources={iid: tuple(names) for iid, names in sources.items()},
+        inference_holds=fields.get("inference_holds", {}),
+        counters=Counters(**{name: told for name, told in counters.items() if name in _COUNTERS}),
+        lifecycle=fields["lifecycle"],
+        demand_risk=fields.get("demand_risk"),
+        holds=fields.get("holds", {}),
+        streaks=fields.get("streaks", {}),
+        edges=fields.get("edges", []),
+        kv_ledger=fields.get("kv_ledger", {}),
+        extra={name: value for name, value in fields.items() if name not in _KNOWN},
+    )
 
 
 _KNOWN = _HEAD | (frozenset(HandoffDocument.__dataclass_fields__) - {"extra"})

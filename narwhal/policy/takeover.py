@@ -18,9 +18,10 @@ from narwhal.model.handoff import (
     LogPosition,
     StoredHandoff,
 )
-from narwhal.policy.handoff_codec import at_age, decode
+from narwhal.policy.handoff_codec import at_age, decode, salvage
 
 STORE = "store"
+CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,14 @@ def from_checkpoint(record: CheckpointRecord, *, boot_id: str, now: float) -> Sa
     same_boot = record.boot_id != "" and record.boot_id == boot_id and now >= record.boottime_s
     document = decode(record.document, source=record.source)
     age_s = now - record.boottime_s if same_boot else None
-    return SavedState("checkpoint", document, LogPosition(document.epoch, record.applied_n), age_s)
+    return SavedState(CHECKPOINT, document, LogPosition(document.epoch, record.applied_n), age_s)
+
+
+def salvaged(error: SavedStateError, *, source: str, upto: LogPosition = LOG_START) -> SavedState | None:
+    """What is left of a state with a field of a wrong type, read safely: better than nothing, where nothing
+    better is left, and never more than that. Its age counts as unknown. None: nothing is left."""
+    document = salvage(error.fields) if error.fields is not None else None
+    return None if document is None else SavedState(source, document, upto, None)
 
 
 def grown_older(state: SavedState) -> SavedState:

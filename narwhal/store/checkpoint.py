@@ -119,7 +119,15 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _record(path: Path, text: bytes) -> CheckpointRecord:
-    document = _parsed(path, text)
+    fields = _parsed(path, text)
+    try:
+        return _read(path, dict(fields))
+    except SavedStateError as error:
+        document = {name: value for name, value in fields.items() if name not in _OWN}
+        raise SavedStateError(str(error), fields=document) from error
+
+
+def _read(path: Path, document: dict[str, Any]) -> CheckpointRecord:
     own: dict[str, Any] = {name: document.pop(name) for name in _OWN if name in document}
     for name, value in own.items():
         if not isinstance(value, _OWN[name]) or isinstance(value, bool):

@@ -40,6 +40,7 @@ def listens(process: Process) -> str:
         (json.dumps({**SAVED, "schema": "another"}), "schema must be 'narwhal.handoff', got 'another'"),
         (json.dumps({**SAVED, "schema_version": 2}), "schema_version must be 1, got 2"),
         (json.dumps({**SAVED, "ejected": "e1"}), "ejected must be a list of IDs"),
+        (json.dumps({**SAVED, "lifecycle": {"wave": None}}), "lifecycle.records must be a list, not missing"),
     ],
 )
 def test_a_resume_from_what_cannot_be_read_ends_with_status_3_and_names_file_and_field(
@@ -59,6 +60,9 @@ def test_a_resume_from_what_cannot_be_read_ends_with_status_3_and_names_file_and
 def test_without_resume_it_serves_and_says_what_it_leaves(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps({**SAVED, "schema_version": 2}), encoding="utf-8")
     assert "the saved state is left: " in listens(start(tmp_path))
+    damaged = {**SAVED, "lifecycle": {"wave": None, "records": None}}
+    (tmp_path / "state.json").write_text(json.dumps(damaged), encoding="utf-8")
+    assert "the saved state is damaged, and taken with care: " in listens(start(tmp_path))
 
 
 def test_with_another_engine_set_an_uncontracted_fleet_keeps_its_configured_split(tmp_path: Path) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
+from typing import Any
+
+import orjson
 import pytest
 
-from narwhal.errors import StoreDamaged
-from narwhal.model.lease import MAX_EPOCH
+from narwhal.errors import SavedStateError, StoreDamaged
+from narwhal.model.handoff import CheckpointRecord
+from narwhal.model.lease import MAX_EPOCH, Published
+from narwhal.store.memory import MemoryCheckpoint
 from narwhal.store.registry import ScriptRegistry
 from tests.unit.cluster.cluster_rig import Scene, play
 
@@ -98,5 +104,82 @@ def test_a_list_of_routers_that_cannot_be_read_keeps_nobody_from_owning(
         await scene.clock.sleep(2.0)
         first.kill()
         await scene.until(lambda: second.owns, limit_s=10.0)
+
+    play(script)
+
+
+# --- a document with a field of a wrong type --------------------------------------------------------------
+
+
+async def drained_and_gone(scene: Scene) -> dict[str, Any]:
+    """The document of an owner that drained e0 and ended."""
+    owner = await scene.owner("a")
+    owner.fleet.upkeep.drain("e0", deadline_at=2_000_000_000.0)
+    assert isinstance(await owner.parts.publisher.snapshot(), Published)
+    await owner.parts.member.shut_down()
+    owner.kill()
+    fields: dict[str, Any] = orjson.loads((await scene.stored()).document)
+    return fields
+
+
+def spoil(scene: Scene, fields: dict[str, Any]) -> None:
+    """Whole, and not what a router wrote."""
+    document = orjson.dumps(fields)
+    scene.server.data.handoff |= {"document": document, "crc32": str(zlib.crc32(document))}
+
+
+WRONG = [("records", None), ("records", {}), ("records", "x"), ("records", ["e0"]), ("wave", 5), ("", None)]
+
+
+@pytest.mark.parametrize(("part", "value"), WRONG)
+@pytest.mark.parametrize("where", ["store", "file"])
+def test_the_only_document_ends_a_resume_and_places_nobody_unchecked_without(
+    part: str, value: Any, where: str
+) -> None:
+    async def script(scene: Scene) -> None:
+        fields = await drained_and_gone(scene)
+        bad = {**fields, "lifecycle": {**fields["lifecycle"], part: value} if part else value}
+        files = [MemoryCheckpoint(), MemoryCheckpoint()]
+        if where == "store":
+            spoil(scene, bad)
+        else:
+            scene.server.flush()
+            for file in files:
+                file.write(CheckpointRecord(bad))
+        with pytest.raises(SavedStateError, match=f"lifecycle.{part}" if part else "lifecycle"):
+            await scene.router("b", resume=True, checkpoint=files[0]).parts.member.run()
+        late = scene.router("c", checkpoint=files[1])
+        late.start()
+        await scene.until(lambda: late.owns, limit_s=40.0)
+        assert "saved_state_left" in late.book.kinds()
+        assert late.fleet.upkeep.wave.reason.startswith("whole-wave restart required: ")
+        assert late.fleet.available(scene.clock.now()) == ()
+
+    play(script)
+
+
+def test_a_good_document_in_the_store_is_taken_instead_of_a_damaged_file(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def script(scene: Scene) -> None:
+        fields = await drained_and_gone(scene)
+        file = MemoryCheckpoint()
+        file.write(CheckpointRecord({**fields, "lifecycle": {**fields["lifecycle"], "records": None}}))
+        late = await scene.owner("b", resume=True, checkpoint=file)
+        assert any("lifecycle.records must be a list" in line for line in caplog.messages)
+        assert late.fleet.upkeep.drains.out() == {"e0"} and not late.fleet.upkeep.wave.reason
+
+    play(script)
+
+
+def test_of_a_field_that_tells_nothing_of_drains_only_that_field_is_lost() -> None:
+    async def script(scene: Scene) -> None:
+        fields = await drained_and_gone(scene)
+        spoil(scene, {**fields, "streaks": []})
+        late = scene.router("b")
+        late.start()
+        await scene.until(lambda: late.owns, limit_s=40.0)
+        assert late.fleet.upkeep.drains.out() == {"e0"} and not late.fleet.upkeep.wave.reason
+        assert late.fleet.standings.unverified() == ("e0", "e1")
 
     play(script)

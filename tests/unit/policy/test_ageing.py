@@ -31,7 +31,7 @@ FULL = replace(
         "gone": [],
     },
     lifecycle={"records": [{"engine": "e1", "state": "draining"}], "wave": None, "newer": {"a": 1}},
-    demand_risk={"kind": "surge", "age_s": 4.0, "events": []},
+    demand_risk={"kind": "surge", "age_s": 4.0, "events": {}},
     extra={"field_of_a_newer_router": [1, {"deep": True}]},
 )
 

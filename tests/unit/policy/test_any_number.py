@@ -33,7 +33,11 @@ DOCUMENT = to_fields(handoff_document(p0="prefill", p1="prefill", d0="decode", d
     "edges": [{"producer": "p0", "consumer": "d0", "age_s": 3.0, "reason": "broken"}],
     "kv_ledger": {"p0": [{"handoffs": 2, "tokens": 700, "work": 1.5, "remaining_s": 20.0}]},
     "demand_risk": {"kind": "first_token_timeout", "age_s": 7.0, "events": {"first_token_timeout": 3}},
-    "lifecycle": {"process_starts": {"p0": 1_799_000_000.0, "p1": 1_799_000_001.0}, "records": [RECORD]},
+    "lifecycle": {
+        "wave": None,
+        "process_starts": {"p0": 1_799_000_000.0, "p1": 1_799_000_001.0},
+        "records": [RECORD],
+    },
 }
 
 
