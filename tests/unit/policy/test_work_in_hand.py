@@ -112,7 +112,7 @@ def test_engines_that_owe_a_health_check_or_an_identity_take_nothing_in_a_wave_e
     cautious = fleet_of("p0 d0")
     cautious.restore(handoff_document(**roles), NOW, opening=Opening(cautious=True))
     awaiting = fleet_of("p0 d0", contract={"vllm_version": "0.32.0"})
-    awaiting.restore(handoff_document(**roles), NOW)
+    assert awaiting.standings.barred
     for fleet in (cautious, awaiting):
         fleet.upkeep.drain_wave("w1", deadline_at=DEADLINE)
         assert decodes(fleet) is None
