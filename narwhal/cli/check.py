@@ -141,15 +141,21 @@ class Screen:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._gate = ""
+        self._doing = ""
         self._live = sys.stderr.isatty()
 
     def begin(self, gate: str) -> None:
-        self._gate = gate
         self._status(f"{gate} ...")
 
     def progress(self, done: int, total: int) -> None:
-        self._status(f"{self._gate} {done}/{total}")
+        self._status(f"{self._doing.split()[0]} {done}/{total}")
+
+    def waiting(self, seconds: float) -> None:
+        """Where nobody watches, a line of its own: whoever reads it later, or waits, sees that it goes on."""
+        if self._live:
+            self._write(f"{self._doing} ({seconds:.0f} s)")
+        elif self._doing:
+            print(f"{PROGRAM}: {self._doing} ({seconds:.0f} s)", file=sys.stderr, flush=True)
 
     def tell(self, report: GateReport) -> None:
         self._status("")
@@ -158,10 +164,14 @@ class Screen:
         else:
             print("\n".join(lines_of(report)), flush=True)
 
-    def _status(self, text: str) -> None:
-        """One line that is written over; nothing where nobody watches."""
+    def _status(self, doing: str) -> None:
+        self._doing = doing
         if self._live:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            self._write(doing)
+
+    def _write(self, text: str) -> None:
+        """One line that is written over."""
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def lines_of(report: GateReport) -> list[str]:

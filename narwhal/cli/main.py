@@ -27,6 +27,9 @@ COMMANDS: Final = {
 """Command → what it does; `narwhal.cli.<command>` has its `main(argv) -> exit status`."""
 
 
+INTERRUPTED: Final = 130
+
+
 def usage() -> str:
     rows = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
     return f"usage: narwhal [--version] COMMAND ...\n\n{rows}\n\nnarwhal COMMAND --help tells more."
@@ -44,7 +47,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] not in COMMANDS:
         print(_unknown(words) + usage(), file=sys.stderr)
         return 2
-    status: int = importlib.import_module(f"narwhal.cli.{words[0]}").main(words[1:])
+    return _called(words[0], words[1:])
+
+
+def serve() -> int:
+    return _called("serve", sys.argv[1:])
+
+
+def check() -> int:
+    return _called("check", sys.argv[1:])
+
+
+def attest() -> int:
+    return _called("attest", sys.argv[1:])
+
+
+def profile() -> int:
+    return _called("profile", sys.argv[1:])
+
+
+def _called(command: str, words: list[str]) -> int:
+    """Ctrl-C may come at any time, also while modules are loaded."""
+    try:
+        status: int = importlib.import_module(f"narwhal.cli.{command}").main(words)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return status
 
 

@@ -63,8 +63,12 @@ def _options(given: argparse.Namespace, config: FleetConfig, *, env: Mapping[str
     """Raises ConfigError with every problem."""
     problems: list[str] = []
     known = [spec.iid for spec in config.engines]
-    only = tuple(name.strip() for name in given.only.split(",")) if given.only else ()
-    problems += [f"--only {name}: the fleet has {', '.join(known)}" for name in only if name not in known]
+    only = () if given.only is None else tuple(name.strip() for name in given.only.split(","))
+    problems += [
+        f"--only {name or repr(name)}: the fleet has {', '.join(known)}" for name in only if name not in known
+    ]
+    if given.samples == "":
+        problems.append("--samples must name a file, got ''")
     if given.repeats < 1:
         problems.append(f"--repeats must be at least 1, got {given.repeats}")
     if given.max_requests < 0:
@@ -81,7 +85,7 @@ def _options(given: argparse.Namespace, config: FleetConfig, *, env: Mapping[str
         problems += error.problems
     if problems:
         raise ConfigError(problems)
-    samples = Path(given.samples) if given.samples else _beside(Path(config.profiles.path))
+    samples = _beside(Path(config.profiles.path)) if given.samples is None else Path(given.samples)
     return ProfileOptions(
         samples_path=samples,
         only=only,
@@ -97,9 +101,10 @@ def _beside(store: Path) -> Path:
     return store.with_name(f"{store.stem}.samples.jsonl")
 
 
-def _lengths(flag: str, text: str, *, problems: list[str]) -> tuple[int, ...]:
-    """Different whole numbers, split by commas; empty text: none."""
-    if not text:
+def _lengths(flag: str, text: str | None, *, problems: list[str]) -> tuple[int, ...]:
+    """Different whole numbers, split by commas; () where the option was not given. One that is given and
+    empty (a variable of the shell that is not set) asks for nothing that could be done."""
+    if text is None:
         return ()
     try:
         lengths = tuple(dict.fromkeys(int(word) for word in text.split(",")))
@@ -172,9 +177,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, allow_abbrev=False, description=_DESCRIPTION)
     add = parser.add_argument
     add("--fleet", required=True, metavar="PATH", help="the fleet file")
-    add("--only", default="", metavar="ID,ID", help="measure these engines only")
+    add("--only", metavar="ID,ID", help="measure these engines only")
     add("--overwrite", action="store_true", help="measure anew what has a row or samples already")
-    add("--samples", default="", metavar="PATH", help="samples file (beside the profile store)")
+    add("--samples", metavar="PATH", help="samples file (beside the profile store)")
     add(
         "--repeats",
         type=int,
@@ -184,8 +189,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-requests", type=int, default=0, metavar="N",
         help="largest batch (serving.max_connections over the engines that decode)")  # fmt: skip
-    add("--prompt-tokens", default="", metavar="N,N", help="prompt lengths (six from 64 to 16384)")
-    add("--context-tokens", default="", metavar="N,N", help="context lengths (three from 128 to 2048)")
+    add("--prompt-tokens", metavar="N,N", help="prompt lengths (six from 64 to 16384)")
+    add("--context-tokens", metavar="N,N", help="context lengths (three from 128 to 2048)")
     add("--json", action="store_true", help="the result as a document")
     add("--version", action="version", version=f"{PROGRAM} {__version__}")
     return parser

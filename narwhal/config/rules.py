@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from narwhal.model.plain_text import MOST_CHARS, is_plain
+
 SHOWN_CHARS: Final = 80
 """Longest value quoted in a message; a longer one is cut."""
 
@@ -131,6 +133,16 @@ class NotBlank:
 
 
 @dataclass(frozen=True, slots=True)
+class Plain:
+    """Text that is taken from an engine: any other is never met."""
+
+    words: str = f"a nonempty string of printable characters, {MOST_CHARS} at most"
+
+    def accepts(self, value: Any) -> bool:
+        return bool(value.strip()) and is_plain(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Shaped:
     """Text of one form, `pattern` for the whole of it; `words` names the form."""
 
@@ -141,10 +153,11 @@ class Shaped:
         return re.fullmatch(self.pattern, value) is not None
 
 
-Rule = Anything | Span | OneOf | NotBlank | Shaped
+Rule = Anything | Span | OneOf | NotBlank | Plain | Shaped
 
 ANYTHING: Final = Anything()
 NOT_BLANK: Final = NotBlank()
+PLAIN: Final = Plain()
 POSITIVE: Final = Span(0, low_open=True)
 NOT_NEGATIVE: Final = Span(0)
 AT_LEAST_ONE: Final = Span(1)

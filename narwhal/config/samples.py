@@ -6,7 +6,10 @@ what is missing. A last line that was cut by a kill is dropped.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +27,8 @@ class SamplesFile:
     """One file, open for appending. `samples`: what it holds, in its order.
 
     `model` and `engine_auth` are what is measured: samples of another model, or under another auth mode, do
-    not belong into one fit. Raises ConfigError for a file that does not fit or cannot be read or written.
+    not belong into one fit. Raises ConfigError for a file that does not fit, cannot be read or written, or is
+    another run's at this time.
     """
 
     def __init__(self, path: Path, *, model: str, engine_auth: str) -> None:
@@ -36,13 +40,36 @@ class SamplesFile:
             "engine_auth": engine_auth,
         }
         try:
-            self.samples = self._read()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: TextIO = path.open("a", encoding="utf-8")
+            with contextlib.suppress(FileExistsError):  # no directory: opening says so
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = self._held(path)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror or error}") from None
-        if self._file.tell() == 0:
+        try:
+            self.samples = self._read()
+        except ConfigError:
+            self._file.close()
+            raise
+        if self._file.seek(0, os.SEEK_END) == 0:
             self._append(self._header)
+
+    def _held(self, path: Path) -> TextIO:
+        """Open for appending, for this run alone: another one would measure this one's load, and this one
+        its. The system lets go of it at the end of the process, however that comes. Raises ConfigError."""
+        file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except BlockingIOError:
+            pass
+        except OSError:
+            file.close()
+            raise
+        file.close()
+        raise ConfigError(
+            f"{self.path}: another narwhal-profile is measuring with it: wait for its end, or end it"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -68,9 +95,10 @@ class SamplesFile:
         try:
             lines = (json.dumps(row) + "\n" for row in (self._header, *map(_row, kept)))
             fresh.write_text("".join(lines), encoding="utf-8")
+            file = self._held(fresh)
             fresh.replace(self.path)
             self._file.close()
-            self._file = self.path.open("a", encoding="utf-8")
+            self._file = file
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror or error}") from None
         self.samples = kept
@@ -82,8 +110,8 @@ class SamplesFile:
     def _read(self) -> list[Sample]:
         try:
             data = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
+        except OSError as error:
+            raise ConfigError(f"{self.path}: {error.strerror or error}") from None
         whole, _, torn = data.rpartition(b"\n")
         if torn:
             with open(self.path, "r+b") as file:

@@ -13,6 +13,7 @@ from narwhal.config.rules import (
     AT_LEAST_ONE,
     NOT_BLANK,
     NOT_NEGATIVE,
+    PLAIN,
     POSITIVE,
     REQUIRED,
     SHARE,
@@ -402,7 +403,7 @@ _CONTRACT = (
         Kind.TEXT,
         doc="Version that every engine must report.",
         default=REQUIRED,
-        rule=NOT_BLANK,
+        rule=PLAIN,
     ),
     _contract(
         "image_digest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,11 +63,13 @@ class Access:
 class Legs:
     """Every call raises the EngineErrors of its port, and EngineRefused for a status that is no answer.
 
-    Each request has an ID of its own. None carries an epoch: a tool owns no fleet.
+    Each request has an ID of its own. None carries an epoch: a tool owns no fleet. `patience_s`: no silence
+    of a leg is longer, and no leg twice as long, whatever the fleet file allows to a client's request.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, patience_s: float = math.inf) -> None:
         self._access = access
+        self._patience_s = patience_s
         # Not the loop's time, which has steps of a millisecond under uvloop.
         self.now = access.clock.now
 
@@ -111,6 +114,9 @@ class Legs:
         engine = self._access.engine
         first_s = engine.first_token_timeout_s if kv is not None else self._access.serving.prefill_timeout_s
         silence_s = engine.decode_read_timeout_s
+        if math.isfinite(self._patience_s):
+            first_s, call.total_s = min(first_s, self._patience_s), 2 * self._patience_s
+            silence_s = min(silence_s or self._patience_s, self._patience_s)
         ask = StreamCall(call, first_s, silence_s, decode_events=listener.reads_text)
         await self._access.client.stream(ask, listener)
         if listener.finish_reason is None:
@@ -181,7 +187,7 @@ class Legs:
 
     async def _fetch(self, iid: str, path: str, *, body: bytes, leg: Leg = Leg.PROBE) -> EngineReply:
         call = self._call(iid, path, leg=leg, body=body)
-        call.total_s = self._access.serving.prefill_timeout_s
+        call.total_s = min(self._access.serving.prefill_timeout_s, self._patience_s)
         return await self._access.client.fetch(call)
 
     def _call(self, iid: str, path: str, *, leg: Leg, body: bytes) -> EngineCall:

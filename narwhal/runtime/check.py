@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +25,10 @@ from narwhal.store.sentinel import connection_to
 __all__ = ["GATES", "Extent", "Finding", "GateReport", "Verdict", "Watcher", "check_fleet", "store_warnings"]
 
 STORE_CALL_S = 2.0
+PATIENCE_S = 30.0
+"""With a small request, whatever the fleet file allows to a large one: an engine that is silent for so long
+is not fit, and whoever waits wants to know."""
+TICK_S = 5.0
 
 
 class Watcher(Protocol):
@@ -33,6 +39,9 @@ class Watcher(Protocol):
 
     def progress(self, done: int, total: int) -> None:
         """Of the gate that was begun last."""
+
+    def waiting(self, seconds: float) -> None:
+        """The gates have been tried for so long; told again and again."""
 
     def tell(self, report: GateReport) -> None:
         """That gate's outcome."""
@@ -47,14 +56,25 @@ async def _check(config: FleetConfig, extent: Extent, *, api_key: str, watcher: 
     async with engine_access(config, api_key=api_key) as (access, identities):
         bench = Bench(
             config=config,
-            legs=Legs(access),
+            legs=Legs(access, patience_s=PATIENCE_S),
             identities=identities,
             store=store_of(config),
             extent=extent,
             engine_auth=engine_auth(api_key),
             progress=watcher.progress,
         )
-        return await run_gates(bench, watcher.tell, begin=watcher.begin)
+        ticking = asyncio.create_task(_tick(watcher))
+        try:
+            return await run_gates(bench, watcher.tell, begin=watcher.begin)
+        finally:
+            ticking.cancel()
+
+
+async def _tick(watcher: Watcher) -> None:
+    began = time.monotonic()
+    while True:
+        await asyncio.sleep(TICK_S)
+        watcher.waiting(time.monotonic() - began)
 
 
 def store_of(config: FleetConfig) -> Store:

@@ -295,3 +295,16 @@ def test_a_reader_that_has_gone_is_no_traceback(tmp_path: Path, served: EnginePr
         child.stdout.close()
         assert child.stderr.read() == ""
         assert child.wait(LIVENESS_S) == 1
+
+
+def test_a_silent_engine_is_left_after_a_short_while_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`serving.prefill_timeout_s` is for the largest prompt of a client."""
+    monkeypatch.setattr("narwhal.runtime.check.PATIENCE_S", 0.6)
+    monkeypatch.setattr("narwhal.runtime.check.TICK_S", 0.2)
+    with engine_process(2, *PACE) as served:
+        served.engines[1].order("silent_first_token")
+        report = checked(write_fleet(tmp_path, served), status=1)
+    assert "0.6 s" in report["pace"]["e1"]["detail"]
+    assert "narwhal-check: pace 1/2 (" in capsys.readouterr().err

@@ -156,6 +156,11 @@ def test_the_engines_key_is_sent_and_said_in_the_store(
     ("options", "said"),
     [
         (["--only", "e7"], "--only e7: the fleet has e0"),
+        (["--only", ""], "--only '': the fleet has e0"),
+        (["--only", "e0,"], "--only '': the fleet has e0"),
+        (["--prompt-tokens", ""], "--prompt-tokens must be whole numbers"),
+        (["--context-tokens", ""], "--context-tokens must be whole numbers"),
+        (["--samples", ""], "--samples must name a file"),
         (["--repeats", "0"], "--repeats must be at least 1"),
         (["--prompt-tokens", "64,x"], "--prompt-tokens must be whole numbers"),
         (["--prompt-tokens", "64,512"], "--prompt-tokens must be 4 lengths or more, got 2"),

@@ -123,4 +123,6 @@ def words(error: Exception) -> str:
     """An engine's error for the operator: its own message behind the status, where it told one."""
     if isinstance(error, EngineRefused) and isinstance(message := error.error.get("message"), str):
         return f"{error}: {message[:300]}"
+    if isinstance(error, EngineTimeout) and error.limit_s:
+        return f"{error} ({error.limit_s:g} s)"
     return str(error)

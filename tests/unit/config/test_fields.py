@@ -8,7 +8,7 @@ import pytest
 
 from narwhal.config.check import check
 from narwhal.config.relations import Draft
-from narwhal.config.rules import REQUIRED, Anything, Field, Kind, NotBlank, OneOf, Shaped, Span, shown
+from narwhal.config.rules import REQUIRED, Anything, Field, Kind, NotBlank, OneOf, Plain, Shaped, Span, shown
 from narwhal.config.schema import BY_PATH, FIELDS, OPTIONAL_BLOCKS, SECTIONS, subsections_of
 from narwhal.errors import ConfigError
 from tests.support.fleets import contracted, fleet_document, put
@@ -60,6 +60,8 @@ def outside(field: Field) -> list[Any]:
         return ["something else"] if field.kind is Kind.TEXT else [2]
     if isinstance(rule, NotBlank):
         return ["", "  "]
+    if isinstance(rule, Plain):
+        return ["", "  ", "0.32\n.0", "0" * 129, "\x1b[2J"]
     if isinstance(rule, Shaped):
         return ["sha256:" + "0" * 63, "latest"]
     if isinstance(rule, Span):

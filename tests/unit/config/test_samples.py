@@ -114,3 +114,19 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Not a directory"):
         opened(tmp_path / "file" / "samples.jsonl")
+
+
+def test_two_runs_do_not_share_a_file(tmp_path: Path) -> None:
+    """Also where the first one has replaced it by a shorter one."""
+    path = filled(tmp_path / "samples.jsonl")
+    before = path.read_bytes()
+    with opened(path) as mine:
+        with pytest.raises(ConfigError, match="another narwhal-profile is measuring with it"):
+            opened(path)
+        assert path.read_bytes() == before
+        mine.drop(["e0"])
+        with pytest.raises(ConfigError, match="another narwhal-profile is measuring with it"):
+            opened(path)
+        mine.keep(ONE)
+    with opened(path) as later:
+        assert later.samples == [TWO, ONE]
