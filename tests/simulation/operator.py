@@ -1,4 +1,4 @@
-"""An operator who drains engines at random times, and remembers what was promised: 200, and stored.
+"""An operator who drains engines and waves at random times, and remembers what was promised: 200, and stored.
 
 The orders go through the production `Maintenance`. Engines are asked for nothing but which process they are:
 none comes back in these runs, so what was drained once must be out on every later owner.
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tests.simulation.routers import SimRouter
 
 PAUSES_S = (1.0, 5.0)
+WAVES = 0.1
+"""Of all orders: after one all engines are out."""
 METRICS = RouterMetrics()
 
 
@@ -86,6 +88,8 @@ class Operator:
     def __init__(self, seed: str) -> None:
         self._rng = random.Random(seed)
         self.promised: dict[str, float] = {}
+        self.wave = ""
+        """The ID of the wave that was answered with 200 and is stored; nobody readmits it."""
 
     async def work(self, living: Callable[[], Collection[SimRouter]]) -> None:
         """For ever."""
@@ -93,19 +97,27 @@ class Operator:
             await asyncio.sleep(self._rng.uniform(*PAUSES_S))
             owner = next((router for router in living() if router.admits()), None)
             if owner is not None:
-                iid, deadline_s = self._rng.choice(ENGINES).iid, self._rng.uniform(60.0, 600.0)
-                owner.main.spawn(self.drain(owner, iid, deadline_s))
+                wave, iid = self._rng.random() < WAVES, self._rng.choice(ENGINES).iid
+                deadline_s = self._rng.uniform(60.0, 600.0)
+                owner.main.spawn(self.drain(owner, "" if wave else iid, deadline_s))
 
     async def drain(self, owner: SimRouter, iid: str, deadline_s: float = 300.0) -> None:
-        """One order. What a router that is dead or stands still would answer, nobody hears."""
-        answer = await owner.maintenance.drain(DrainOrder((iid,), deadline_s=deadline_s))
-        owner.trace(f"{owner.run} drain {iid}: {answer.outcome} {answer.error}{answer.not_durable}")
+        """One order, "" for a wave. What a router that is dead or stands still would answer, nobody hears."""
+        order = DrainOrder((iid,) if iid else (), wave=not iid, deadline_s=deadline_s)
+        answer = await owner.maintenance.drain(order)
+        owner.trace(f"{owner.run} drain {iid or 'wave'}: {answer.outcome} {answer.error}{answer.not_durable}")
         if answer.outcome is OrderOutcome.DONE and not answer.not_durable:
-            deadline_at = owner.fleet.upkeep.drains.record(iid).deadline_at
-            self.promised[iid] = max(self.promised.get(iid, 0.0), deadline_at or 0.0)
+            upkeep = owner.fleet.upkeep
+            for one in (iid,) if iid else [spec.iid for spec in ENGINES]:
+                deadline_at = upkeep.drains.record(one).deadline_at
+                self.promised[one] = max(self.promised.get(one, 0.0), deadline_at or 0.0)
+            if not iid:
+                self.wave = upkeep.wave.wave_id or "none"
 
     def lost_by(self, owner: SimRouter) -> str:
         """What the present owner does not know of what was promised, "" for nothing."""
+        if self.wave and self.wave != owner.fleet.upkeep.wave.wave_id:
+            return f"{self.wave} was drained, {owner.run} knows {owner.fleet.upkeep.wave.wave_id}"
         for iid, deadline_at in self.promised.items():
             record = owner.fleet.upkeep.drains.record(iid)
             if not record.out:

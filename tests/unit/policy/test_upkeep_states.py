@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
@@ -18,13 +19,26 @@ from narwhal.model.placement import Demand
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.readmission import ORDER
 from narwhal.policy.travel import Opening
-from tests.support.maintained_fleet import IIDS, MaintainedFleet, iids, legs_left
+from tests.support.maintained_fleet import (
+    IIDS,
+    MAY_BE_SKIPPED,
+    WELL,
+    MaintainedFleet,
+    contracts,
+    iids,
+    legs_left,
+    skipped,
+    starts,
+    without,
+)
 from tests.support.settings import handoff_document
 from tests.unit.policy.test_judgement import fleet_of
 
 
-def new_fleet() -> Fleet:
-    return fleet_of(" ".join(IIDS), pinned="d1", failure_quarantine_s=5.0, liveness_misses=2)
+def new_fleet(contract: dict[str, Any] | None) -> Fleet:
+    return fleet_of(
+        " ".join(IIDS), pinned="d1", contract=contract, failure_quarantine_s=5.0, liveness_misses=2
+    )
 
 
 class Upkeep(MaintainedFleet):
@@ -32,11 +46,18 @@ class Upkeep(MaintainedFleet):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fleet = new_fleet()
+        self.contract: dict[str, Any] | None = None
+        self.fleet = new_fleet(None)
         self.out: set[str] = set()
         self.captured: dict[str, float] = {}
         self.ready: set[str] = set()
         self.deadline_at: dict[str, float] = {}
+
+    @initialize(contract=contracts)
+    def begin_with(self, contract: dict[str, Any] | None) -> None:
+        self.contract = contract
+        self.fleet = new_fleet(contract)
+        self.all_are_identified()
 
     # --- orders ----------------------------------------------------------------------------------
 
@@ -76,18 +97,22 @@ class Upkeep(MaintainedFleet):
             self.fleet.upkeep.drains.begin(iid)
             self.ready.discard(iid)
 
-    @rule(iid=iids, passed=st.integers(0, len(ORDER)), conclusive=st.booleans())
-    def validated(self, iid: str, passed: int, conclusive: bool) -> None:
+    @rule(
+        iid=iids, passed=st.integers(0, len(ORDER)), conclusive=st.booleans(), skipped=skipped, start=starts
+    )
+    def validated(self, iid: str, passed: int, conclusive: bool, skipped: str, start: float) -> None:
         """The check after those that passed failed, or could not be made."""
-        checks = [Check(name, "passed") for name in ORDER[:passed]]
+        checks = [*without(WELL[:passed], skipped)]
         if conclusive and passed < len(ORDER):
             checks.append(Check(ORDER[passed], "failed", "it broke"))
         was = self.state(iid)
         told = Validated(iid, tuple(checks), conclusive=conclusive)
-        self.fleet.upkeep.validated(told, process_start=self.now, now=self.now)
-        if was is DrainState.VALIDATING and conclusive and passed == len(ORDER):
+        self.fleet.upkeep.validated(told, process_start=start, now=self.now)
+        proved = conclusive and passed == len(ORDER) and skipped in MAY_BE_SKIPPED
+        if was is DrainState.VALIDATING and proved:
             self.out.discard(iid)
-            assert self.fleet.eligible(iid, self.now), "every check passed"
+            held = self.fleet.identification.awaiting or self.fleet.upkeep.wave.reason
+            assert held or self.fleet.eligible(iid, self.now), "every check passed"
 
     # --- everything else -------------------------------------------------------------------------
 
@@ -107,7 +132,7 @@ class Upkeep(MaintainedFleet):
             inference_sources=state.inference_sources,
         )
         validating = {iid for iid in IIDS if self.state(iid) is DrainState.VALIDATING}
-        self.fleet = new_fleet()
+        self.fleet = new_fleet(self.contract)
         self.fleet.restore(document, self.now, opening=Opening(cautious=cautious))
         self.ready.clear()
         assert all(self.state(iid) is DrainState.BLOCKED for iid in validating)
