@@ -5,6 +5,8 @@ Checked in this order: who asks (`ControlRule`), 400, 503 not the owner, 409, th
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +19,7 @@ from narwhal.api.documents import cluster_document, lifecycle_document
 from narwhal.api.envelope import Answer, json_answer
 from narwhal.api.errors import answer
 from narwhal.api.health import RETRY_AFTER, Produced
+from narwhal.api.inbound import DROP_S
 from narwhal.api.json_body import parse_object
 from narwhal.errors import BadRequest, RequestError, TooLarge
 from narwhal.model.cluster_view import ClusterStatus
@@ -105,6 +108,8 @@ class Ordered:
         try:
             answered = await self._act(parse_object(await _body(receive)))
         except RequestError as error:
+            if isinstance(error, TooLarge):
+                await _drop_rest(receive)
             told = answer(error, "")
             answered = Answer(told.status, told.body(), headers={"connection": "close"} if told.close else {})
         await answered(scope, receive, send)
@@ -124,6 +129,14 @@ async def _body(receive: Receive) -> bytes:
     return bytes(body)
 
 
+async def _drop_rest(receive: Receive) -> None:
+    """Reads and drops what is left of a body that is too large, so that its sender sees the answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DROP_S):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                pass
+
+
 def _successor(body: Mapping[str, Any]) -> str | None:
     _known(body, {"to"})
     to = body.get("to")
@@ -137,9 +150,9 @@ def _order(body: Mapping[str, Any]) -> DrainOrder:
     engines, wave = body.get("engines"), body.get("wave", False)
     if not isinstance(wave, bool):
         raise BadRequest("wave must be true or false", param="wave")
-    if wave == (engines is not None):
+    if wave == ("engines" in body):
         raise BadRequest("name engines or set wave to true, one of them", param="engines")
-    named = [] if engines is None else engines
+    named = engines if "engines" in body else []
     if not isinstance(named, list) or not all(map(_is_text, named)):
         raise BadRequest("engines must be a list of engine IDs", param="engines")
     deadline_s = body.get("deadline_s", DEADLINE_S)

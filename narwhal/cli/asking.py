@@ -79,7 +79,10 @@ class Answer:
         """The router's own sentence; for what an operator's command line mends, how."""
         match self.status:
             case 401:
-                return "the control key is wrong or missing: name its variable with --control-key-env"
+                return (
+                    "the control key is wrong or missing: name its variable with --control-key-env (and its "
+                    "control listener with --router, where it has one)"
+                )
             case 403:
                 return "without a control key it takes orders from its own host only"
             case 404 | 405:

@@ -50,6 +50,7 @@ FLAG: Final = Leaf("true or false", lambda value: isinstance(value, bool))
 COUNT: Final = Leaf("a count", lambda value: count(value) is not None)
 NUMBER: Final = Leaf("a number", lambda value: finite(value) is not None)
 LIMIT: Final = Leaf("a number or null", lambda value: value is None or finite(value) is not None)
+OBJECT: Final = Leaf("an object", lambda value: isinstance(value, dict))
 ANY: Final = Leaf("there", lambda value: True)
 """For what is looked at again where it is shown."""
 STORE_ONLY: Final = Maybe(Leaf("left to the store's own records", lambda value: False))
@@ -106,7 +107,7 @@ LIFECYCLE: Final = Page(
     {
         "router": {"controls_fleet": FLAG, "role": TEXT, "epoch": COUNT},
         "engine_restart_policy": TEXT,
-        "process_starts": ANY,
+        "process_starts": OBJECT,
         "engines": Rows(
             {
                 "state": TEXT,

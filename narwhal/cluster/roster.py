@@ -17,6 +17,7 @@ from narwhal.cluster.lease_loop import LeaseKeeper
 from narwhal.cluster.mirror import Mirror
 from narwhal.errors import ConfigError
 from narwhal.model.control import RouterRole, role_of
+from narwhal.model.plain_text import shown
 from narwhal.model.store_call import RouterEntry
 from narwhal.policy.unlikeness import Likeness, Unlikeness, compare, old_mirror
 from narwhal.ports import Registry
@@ -194,7 +195,8 @@ class Roster:
             return f"router {to} is the owner itself"
         entry = next((one for one in self.routers if one.router_id == to), None)
         if entry is None:
-            return f"no router {to} is known in this cluster"
+            named = shown(to) or '""'
+            return f"no router {named} is known in this cluster"
         return self._unfit(entry)
 
     def _unfit(self, entry: RouterEntry) -> str:

@@ -42,6 +42,8 @@ class EjectionView:
     @property
     def sentence(self) -> str:
         then = f"; {self.step} failed: {self.detail}" if self.step else ""
+        if self.step and self.detail and self.detail in self.reason:
+            then = f"; the check {self.step} fails in the same way"
         if self.waits:
             then = "; every check passed, it waits for the others that are out"
         return f"ejected: {self.reason}{then}"

@@ -78,7 +78,7 @@ class Orders:
         if record.wave_id is not None:
             return f"{iid} is a member of the wave {record.wave_id}: readmit the whole wave"
         if not record.out:
-            return f"{iid} is not drained: there is nothing to readmit"
+            return f"{iid} is not drained: there is nothing to readmit{self._comes_back(iid)}"
         return ""
 
     def _takes_last(self, iid: str, now: float) -> bool:
@@ -92,6 +92,13 @@ class Orders:
         out, held = standings.is_out, standings.holding.on
         later = {one for one in standings.engines if not out(one) and held(one, now) is None}
         return takes_last(iid, able=able, eligible=later)
+
+    def _comes_back(self, iid: str) -> str:
+        """What is to be said of an engine that somebody wants back and no order brings back."""
+        out = self._standings.ejections.view().get(iid)
+        if out is None:
+            return ""
+        return f" (it is {out.sentence}); mend that: it comes back by itself when its checks pass"
 
     def _no_wave(self) -> str:
         if self._wave.state is WaveState.REQUIRED:

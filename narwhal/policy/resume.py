@@ -40,7 +40,7 @@ def unfit(document: HandoffDocument, ours: FleetLikeness) -> str:
         return "the saved state is of another model"
     policy = document.lifecycle.get("engine_restart_policy", _INDIVIDUAL)
     if policy != ours.policy:
-        return f"engine_restart_policy is {ours.policy} and was {policy!r:.40}"
+        return f"engine_restart_policy was changed from {policy!r:.40} to {ours.policy}"
     missing = sorted(_available(document) - set(read_starts(document.lifecycle.get("process_starts"))))
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (" ..." if len(missing) > _SHOWN else "")

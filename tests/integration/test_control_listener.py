@@ -135,6 +135,15 @@ def test_with_the_key_an_order_is_read_on_the_control_listener_and_is_no_route_o
     assert ask(scene.owner.url, "POST", path, headers=headers, body=b"not JSON")[0] == 404
 
 
+def test_whoever_sends_far_too_much_sees_the_answer(scene: Scene) -> None:
+    """More than socket buffers hold: a connection that is closed over what nobody read is reset."""
+    for path in POSTS:
+        told = ask(
+            scene.control(scene.owner), "POST", path, headers=TAKEN["right key"], body=b" " * 6_000_000
+        )
+        assert told[0] == 413
+
+
 def test_documents_and_metrics_are_on_the_control_listener_only_and_need_no_key(scene: Scene) -> None:
     control = scene.control(scene.owner)
     for path in GETS:

@@ -142,7 +142,8 @@ def test_a_refusal_is_the_routers_own_sentence_and_status_1(scene: Scene) -> Non
         done = narwhal(scene.owner, "drain", "e3", key=key)
         assert done.returncode == 1
         assert done.stdout == (
-            "narwhal drain: the control key is wrong or missing: name its variable with --control-key-env"
+            "narwhal drain: the control key is wrong or missing: name its variable with --control-key-env "
+            "(and its control listener with --router, where it has one)"
         )
     unknown = narwhal(scene.owner, "drain", "e9")
     assert unknown.returncode == 1

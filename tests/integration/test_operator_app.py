@@ -357,6 +357,8 @@ def test_an_order_that_is_not_done_has_the_document_and_the_error_first(
         (DRAIN, {"engines": ["e0"], "wave": True}),
         (DRAIN, {"engines": ["e0"], "wave": 1}),
         (DRAIN, {"engines": ["e0"], "deadline_s": "5"}),
+        (DRAIN, {"wave": True, "engines": None}),
+        (READMIT, {"engines": None}),
         (DRAIN, {"engines": ["e0"], "deadline_s": True}),
         (DRAIN, {"engines": ["e0"], "deadline": 5}),
         (READMIT, {"engines": ["e0"], "deadline_s": 5}),

@@ -16,7 +16,7 @@ Fields = Mapping[str, Any]
 
 def lifecycle_view(document: Fields) -> RenderableType:
     """Head, one row an engine, then what is wrong, with the checks of those that failed one."""
-    parts: list[RenderableType] = [*map(Text, _head(document)), Text(), _engines(document["engines"])]
+    parts: list[RenderableType] = [*map(Text, _head(document)), Text(), _engines(document)]
     for iid, row in document["engines"].items():
         if error := row["error"]:
             parts += [Text(), Text(error if error.startswith(iid) else f"{iid}: {error}")]
@@ -58,7 +58,7 @@ def _wave(wave: Fields) -> str:
     return ", ".join([str(wave["id"]), *withdrawn, stops])
 
 
-def _engines(rows: Mapping[str, Fields]) -> Table:
+def _engines(document: Fields) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     headings = (
         "engine",
@@ -71,14 +71,21 @@ def _engines(rows: Mapping[str, Fields]) -> Table:
     )
     for heading in headings:
         table.add_column(heading, overflow="fold")
-    for iid, row in rows.items():
+    accepted = document["process_starts"]
+    for iid, row in document["engines"].items():
         resident = f"{row['resident']['prefill']} + {row['resident']['decode']}"
         takes, stops = (
             "yes" if row["accepts_new"] else "no",
             ("yes" if row["ready_to_stop"] else "no") if row["draining"] else "-",
         )
         table.add_row(
-            iid, str(row["state"]).replace("_", " "), takes, stops, resident, _deadline(row), _started(row)
+            iid,
+            str(row["state"]).replace("_", " "),
+            takes,
+            stops,
+            resident,
+            _deadline(row),
+            _started(row, accepted.get(iid)),
         )
     return table
 
@@ -89,10 +96,12 @@ def _deadline(row: Fields) -> str:
     return f"in {row['deadline_in_s']:.0f} s" if row["deadline_in_s"] else "passed"
 
 
-def _started(row: Fields) -> str:
+def _started(row: Fields, accepted: Any) -> str:
+    """Of an engine that is maintained the process before and the new one; else the one that was accepted."""
     old, new = row["old_process_start"], row["new_process_start"]
     if old is None:
-        return "-" if new is None else _when(new)
+        known = new if accepted is None else accepted
+        return "-" if known is None else _when(known)
     return _when(old) + (f" -> {_when(new)}" if new is not None else "")
 
 

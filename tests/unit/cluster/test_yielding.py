@@ -57,7 +57,12 @@ def test_who_yielded_stands_by_and_owns_again_under_a_new_token() -> None:
 
 @pytest.mark.parametrize(
     ("to", "error"),
-    [("x", "no router x is known in this cluster"), ("a", "router a is the owner itself")],
+    [
+        ("x", "no router x is known in this cluster"),
+        ("", 'no router "" is known in this cluster'),
+        ("b\n\x1b[2J", r"no router b\n\x1b[2J is known in this cluster"),
+        ("a", "router a is the owner itself"),
+    ],
 )
 def test_a_yield_to_nobody_in_particular_is_refused_and_closes_nothing(to: str, error: str) -> None:
     async def script(scene: Scene) -> None:

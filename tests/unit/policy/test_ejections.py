@@ -113,6 +113,14 @@ def test_restored_ejections_replace_what_was_and_are_due_at_once() -> None:
     assert ejections.view() == {"e1": EjectionView(CARRIED)}
 
 
+def test_what_the_reason_says_already_is_not_told_twice() -> None:
+    out = EjectionView("identity: last: the sidecar answers 503", "attestation", "the sidecar answers 503")
+    assert out.sentence == (
+        "ejected: identity: last: the sidecar answers 503; the check attestation fails in the same way"
+    )
+    assert EjectionView("identity", "model", "no such").sentence == "ejected: identity; model failed: no such"
+
+
 def test_reason_and_failed_check_are_to_be_seen_and_travel() -> None:
     ejections, successor = out("e0"), out()
     checks = failing("model", "no such model")

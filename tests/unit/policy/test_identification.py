@@ -485,7 +485,7 @@ def test_a_saved_state_that_does_not_fit_holds_the_fleet_at_a_resume_and_not_at_
 def test_every_reason_why_a_restored_fleet_is_held_is_told() -> None:
     before = accepted()
     before.step(Identified("d1", UNLIKE, STARTED, "kv_heads is 4"), NOW)
-    policy = "engine_restart_policy is whole_wave and was 'individual'"
+    policy = "engine_restart_policy was changed from 'individual' to whole_wave"
     for opening, why in (
         (Opening(), f"{policy}; d1 was ejected"),
         (Opening(verify=True, compare=False), "d1 was ejected"),

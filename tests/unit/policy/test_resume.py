@@ -30,9 +30,12 @@ def test_a_document_that_is_alike_in_everything_is_gone_on_with() -> None:
         (replace(document(), model="another"), "the saved state is of another model"),
         (
             document(engine_restart_policy="individual"),
-            "engine_restart_policy is whole_wave and was 'individual'",
+            "engine_restart_policy was changed from 'individual' to whole_wave",
         ),
-        (replace(document(), lifecycle={}), "engine_restart_policy is whole_wave and was 'individual'"),
+        (
+            replace(document(), lifecycle={}),
+            "engine_restart_policy was changed from 'individual' to whole_wave",
+        ),
         (document(process_starts={"e0": 1.0}), "the saved state has no accepted process of e1"),
         (
             document(process_starts={"e0": True, "e1": "x"}),

@@ -135,6 +135,15 @@ def test_single_engines_are_not_for_orders_under_whole_wave() -> None:
     assert "engine_restart_policy is whole_wave" in fleet.upkeep.orders.refuses_drain(order("d0"), NOW)
 
 
+def test_who_wants_an_ejected_engine_back_is_told_why_it_is_out() -> None:
+    fleet = fleet_of("p0 d0 d1")
+    fleet.standings.eject("d0", "3 connection failures", now=NOW)
+    assert fleet.upkeep.orders.refuses_readmit(order("d0")) == (
+        "d0 is not drained: there is nothing to readmit (it is ejected: 3 connection failures); mend that: "
+        "it comes back by itself when its checks pass"
+    )
+
+
 def test_only_a_drained_engine_is_readmitted() -> None:
     fleet = fleet_of("p0 d0 d1")
     assert "d0 is not drained" in fleet.upkeep.orders.refuses_readmit(order("d0"))

@@ -29,6 +29,7 @@ def shown(
     document = {
         "router": {"controls_fleet": owns, "role": "active" if owns else "standby", "epoch": 7},
         "engine_restart_policy": "whole_wave",
+        "process_starts": {"e8": 1_800_000_000.5, "e9": 1_700_000_000.0},
         "wave": {
             "id": None, "active": False, "readiness_withdrawn": False, "ready_to_stop": False, **(wave or {})
         },
@@ -56,6 +57,11 @@ def test_an_engine_is_a_row() -> None:
     assert rows["e0"] == "active yes - 0 + 2 - -"
     assert rows["e1"] == "draining no no 0 + 2 in 12 s 01-15 08:00:00"
     assert rows["e2"] == "deadline exceeded no no 0 + 2 passed -"
+
+
+def test_an_engine_in_service_shows_the_process_that_was_accepted() -> None:
+    lines = shown(e8=row(), e9=row("draining", old_process_start=1_800_000_000.5))
+    assert [line.split()[-2:] for line in lines if line.startswith("e")][1:] == 2 * [["01-15", "08:00:00"]]
 
 
 @pytest.mark.parametrize("start", [1e17, -1.0, 10**400, "soon"])
