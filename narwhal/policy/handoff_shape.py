@@ -2,7 +2,7 @@
 
 | a field has a wrong type | its safe reading |
 | --- | --- |
-| `lifecycle`, `wave`, `records`, missing too; a record that names no engine | the fleet waits for a wave |
+| `lifecycle`, missing too; `wave`, `records`; a record that names no engine | the fleet waits for a wave |
 | another field of a record | as it is: that engine is read as blocked |
 | `ejected` | the engines of `ejections` |
 | `engines` | those of `roles`; without any the document is of no use |
@@ -118,7 +118,7 @@ REQUIRED: Final[Mapping[str, Shape]] = {
     "epoch": _EPOCH,
     "holder": _TEXT,
     "engines": _NAMES,
-    "lifecycle": _object({"records": _RECORDS, "wave": _WAVE}, **_BESIDE),
+    "lifecycle": _object({}, records=_RECORDS, wave=_WAVE, **_BESIDE),
 }
 OPTIONAL: Final[Mapping[str, Shape]] = {
     "roles": _by_name(_is("prefill or decode", lambda value: value in ("prefill", "decode"))),
@@ -170,9 +170,9 @@ def _safe_lifecycle(told: Any) -> dict[str, Any]:
     for name, shape in _BESIDE.items():
         if name in lifecycle and shape(lifecycle[name], name):
             del lifecycle[name]
-    rows = lifecycle.get("records")
+    rows = lifecycle.get("records", [] if isinstance(told, Mapping) else None)
     known = [row for row in rows if _names_engine(row)] if isinstance(rows, list | tuple) else []
-    wave = lifecycle.get("wave", _MISSING)
+    wave = lifecycle.get("wave")
     lost = not isinstance(rows, list | tuple) or len(known) < len(rows)
     if _WAVE(wave, "wave") or (lost and wave is None):
         wave = {"id": None, "state": WaveState.REQUIRED.value, "why": UNREADABLE}

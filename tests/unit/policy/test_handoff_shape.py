@@ -19,6 +19,7 @@ from narwhal.policy.fleet import Fleet
 from narwhal.policy.handoff_codec import decode, salvage
 from narwhal.policy.handoff_shape import safe, wrong
 from narwhal.policy.totals import Totals
+from narwhal.policy.travel import Opening
 from narwhal.store.checkpoint import FileCheckpoint
 from tests.support.settings import fleet_config
 from tests.support.ticking import TickingClock
@@ -121,14 +122,6 @@ WRONG = wrong_types()
 _LESS = {name: value for name, value in DOCUMENT.items() if name != "lifecycle"}
 MISSING = [
     pytest.param([_LESS], "lifecycle", id="no lifecycle"),
-    *(
-        pytest.param(
-            [{**_LESS, "lifecycle": {n: v for n, v in DOCUMENT["lifecycle"].items() if n != part}}],
-            f"lifecycle.{part}",
-            id=f"no {part}",
-        )
-        for part in ("wave", "records")
-    ),
     pytest.param(
         [put(DOCUMENT, ("lifecycle", "records"), ["e3"])], "lifecycle.records[0]", id="a list of IDs"
     ),
@@ -177,6 +170,18 @@ def test_what_cannot_be_told_of_drains_holds_the_fleet(name: str) -> None:
     assert (fleet.available(1000.0), fleet.upkeep.wave.reason) == ((), said)
 
 
+@pytest.mark.parametrize("part", ["wave", "records"])
+def test_a_lifecycle_without_wave_or_records_tells_of_none(part: str) -> None:
+    told = {name: value for name, value in DOCUMENT["lifecycle"].items() if name != part}
+    assert wrong({**_LESS, "lifecycle": told}) == ""
+    assert wrong({**_LESS, "lifecycle": {}}) == ""
+    fleet = fleet_of(*ENGINES)
+    left = salvage({**_LESS, "lifecycle": {}})
+    assert left is not None
+    fleet.restore(left, 0.0, opening=Opening())
+    assert (fleet.upkeep.drains.out(), fleet.upkeep.wave.reason) == (set(), "")
+
+
 @pytest.mark.parametrize("ejected", [None, "e1", {"e1": 1}, ["e1", 5]])
 def test_who_is_ejected_is_told_by_the_reasons_too(ejected: Any) -> None:
     left = salvage({**DOCUMENT, "ejected": ejected})
@@ -195,7 +200,7 @@ BAD_FILES = [
     *((name, [value for value in OTHERS if kind(value) is not kind(told)]) for name, told in OWN.items()),
     ("totals", [{"run-1": value} for value in OTHERS if not isinstance(value, dict)]),
     ("totals", [{"run-1": {"served": value}} for value in OTHERS if kind(value) is not float]),
-    ("lifecycle", [None, {}]),
+    ("lifecycle", [None, []]),
     ("engines", ["e3"]),
 ]
 
