@@ -198,7 +198,7 @@ def test_an_engine_whose_core_stands_still_is_waited_for_once(tmp_path: Path, se
     served.engines[1].order("core_stopped")
     fleet = write_fleet(tmp_path, served, serving={"prefill_timeout_s": 1.0, "admission": "open"})
     report = checked(fleet, status=1)
-    assert failure(report, "pace", "e1") == "no first token in time"
+    assert failure(report, "pace", "e1") == "no first token in time (1 s)"
     assert report["tokenize"]["e1"]["outcome"] == "skipped"
     assert report["consume"]["e0 -> e1"]["detail"] == "e1 not reached"
 

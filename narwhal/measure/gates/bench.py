@@ -120,9 +120,10 @@ async def _judged(bench: Bench, judge: Judge, *, iid: str) -> Finding:
 
 
 def words(error: Exception) -> str:
-    """An engine's error for the operator: its own message behind the status, where it told one."""
+    """An engine's error for the operator: its own message behind the status, where it told one; how long
+    the first token was waited for, which is not always what the fleet file says."""
     if isinstance(error, EngineRefused) and isinstance(message := error.error.get("message"), str):
         return f"{error}: {message[:300]}"
-    if isinstance(error, EngineTimeout) and error.limit_s:
+    if isinstance(error, EngineTimeout) and error.kind == "first_token":
         return f"{error} ({error.limit_s:g} s)"
     return str(error)
