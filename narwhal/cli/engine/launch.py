@@ -179,7 +179,7 @@ def _is_json(text: Any) -> bool:
     """`none` and other words are for people; an object is what the flag takes."""
     try:
         return isinstance(text, str) and isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

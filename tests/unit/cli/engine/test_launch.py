@@ -112,3 +112,8 @@ def test_what_the_lines_cannot_hold_is_told(tmp_path: Path) -> None:
     assert value_of(told.arguments, "--port") == "443"
     assert any("--ssl-certfile" in note for note in told.notes)
     assert any("draft of 8 tokens" in note for note in told.notes)
+
+
+def test_a_text_that_is_too_deep_to_be_json_is_no_flag(tmp_path: Path) -> None:
+    told = launch(tmp_path, contracted(engine_contract__speculative_config="[" * 100_000))
+    assert "--speculative-config" not in told.arguments
