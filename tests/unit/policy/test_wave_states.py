@@ -170,6 +170,8 @@ class Waves(MaintainedFleet):
     @rule(start=starts, skipped=st.sampled_from(MAY_BE_SKIPPED))
     def its_validation_ends_well(self, start: float, skipped: str) -> None:
         self.a_wave_is_readmitted()
+        # Checks outlast a pass. In it whoever is drained ceases to owe an identity: attestation is a check.
+        self.pass_time(0.0)
         self.wave_validated({iid: ended(iid, len(ORDER), skipped=skipped) for iid in IIDS}, start=start)
         assert self.fleet.available(self.now) == tuple(sorted(IIDS))
         assert self.fleet.standing(self.now).ejected == ()
