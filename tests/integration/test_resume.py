@@ -40,7 +40,7 @@ def listens(process: Process) -> str:
         (json.dumps({**SAVED, "schema": "another"}), "schema must be 'narwhal.handoff', got 'another'"),
         (json.dumps({**SAVED, "schema_version": 2}), "schema_version must be 1, got 2"),
         (json.dumps({**SAVED, "ejected": "e1"}), "ejected must be a list of IDs"),
-        (json.dumps({**SAVED, "lifecycle": {"wave": None}}), "lifecycle.records must be a list, not missing"),
+        (json.dumps({**SAVED, "lifecycle": {"records": None}}), "lifecycle.records must be a list, not None"),
     ],
 )
 def test_a_resume_from_what_cannot_be_read_ends_with_status_3_and_names_file_and_field(
