@@ -21,5 +21,6 @@ def unfit(entry: RouterEntry, newest: int) -> str:
     if newest - entry.seen_ms > SILENT_MS:
         return f"router {entry.router_id} has not been heard of for over {SILENT_MS // 1000} s"
     if entry.role != RouterRole.STANDBY.value or not entry.ready_to_take:
-        return f"router {entry.router_id} is not ready to take over"
+        why = f": {'; '.join(entry.drift)}" if entry.drift else ""
+        return f"router {entry.router_id} is not ready to take over{why}"
     return ""

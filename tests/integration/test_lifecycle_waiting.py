@@ -168,6 +168,18 @@ async def test_an_owner_without_the_engine_is_no_proof_of_anything(path: str) ->
             assert told.value.document is not None
 
 
+async def test_a_refusal_by_an_owner_without_the_engine_says_what_it_keeps_of_it() -> None:
+    def say(method: str, path: str) -> tuple[int, dict[str, Any]]:
+        kept = {"e0": {"state": "draining", "ejected": False, "held": False}}
+        return 409, lifecycle_document(e1=row("active")) | {"carried": kept, "error": "e0 is no engine here"}
+
+    async with scripted_engine(router(say)) as there:
+        with pytest.raises(Refused) as told:
+            await asking(there.spec.url, DRAIN, []).once()
+    kept = "e0 is not in this router's fleet file, and stays draining"
+    assert str(told.value).endswith(f"e0 is no engine here; {kept}")
+
+
 async def test_a_takeover_to_a_router_without_the_engine_ends_the_wait() -> None:
     told: list[str] = []
 

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from narwhal.cli.lifecycle.verdict import carried
 from narwhal.cli.times import shown_time
 
 Fields = Mapping[str, Any]
@@ -22,20 +23,9 @@ def lifecycle_view(document: Fields) -> RenderableType:
             parts += [Text(), Text(error if error.startswith(iid) else f"{iid}: {error}")]
             failed = any(check["outcome"] == "failed" for check in row["checks"])
             parts += map(Text, _checks(row["checks"]) if failed else ())
-    parts += map(Text, _carried(document.get("carried", {})))
+    if kept := carried(document):
+        parts += map(Text, ("", *kept.values()))
     return Group(*parts)
-
-
-def _carried(rows: Mapping[str, Fields]) -> list[str]:
-    """A router of an earlier version tells none."""
-    lines = []
-    for iid, row in rows.items():
-        states = ["" if row["state"] == "active" else str(row["state"]).replace("_", " ")]
-        states += [name for name in ("ejected", "held") if row[name]]
-        lines.append(
-            f"{iid} is not in this router's fleet file, and stays {' and '.join(filter(None, states))}"
-        )
-    return ["", *lines] if lines else []
 
 
 def _head(document: Fields) -> list[str]:

@@ -71,8 +71,21 @@ def absent(targets: Targets, document: Fields, *, url: str) -> Verdict | None:
     return Verdict(
         False,
         f"the owner, {url}, does not have {names} in its fleet file: what {names} does is not known there. "
-        f"Mend that file or hand over to a router that has {names} (narwhal cluster yield --to), and repeat",
+        f"Mend that file, or let a router own that has {names} (narwhal cluster yield --to, or stop this "
+        "owner), and repeat",
     )
+
+
+def carried(document: Fields) -> dict[str, str]:
+    """A sentence for each engine that the router keeps a word of and does not have in its fleet file; one of
+    an earlier version tells none."""
+    lines: dict[str, str] = {}
+    for iid, row in document.get("carried", {}).items():
+        states = ["" if row["state"] == "active" else _state(row)]
+        states += [name for name in ("ejected", "held") if row[name]]
+        kept = " and ".join(filter(None, states))
+        lines[iid] = f"{iid} is not in this router's fleet file, and stays {kept}"
+    return lines
 
 
 def drain_verdict(targets: Targets, document: Fields) -> Verdict | None:

@@ -20,6 +20,7 @@ from narwhal.cli.lifecycle.verdict import (
     Targets,
     Verdict,
     absent,
+    carried,
     drain_verdict,
     failed_checks,
     out_of_placement,
@@ -75,7 +76,7 @@ class Asking:
 
     def _done(self, answer: Answer) -> Document:
         if answer.status != 200 or answer.document is None:
-            raise Refused(answer.why, answer.document)
+            raise Refused("; ".join((answer.why, *self._kept(answer.document))), answer.document)
         durable = answer.body.get("durable", True)
         self.not_durable = "" if durable else str(answer.body.get("durable_reason", ""))
         return self._heard(answer.document)
@@ -139,6 +140,11 @@ class Asking:
         spare = REPEATED_S if self.lost else 0.0
         left = max(SHORTEST_S, round(self._ends - spare - time.monotonic(), 3))
         return replace(self.order, body={**self.order.body, "deadline_s": left})
+
+    def _kept(self, document: Document | None) -> list[str]:
+        """What a router that lacks targets keeps of them."""
+        kept = carried(document) if document else {}
+        return [kept[iid] for iid in self.targets.engines if iid in kept]
 
     async def look(self) -> Document:
         """The owner's document, whoever owns. Raises CommandFailed where nobody does for long, Refused where

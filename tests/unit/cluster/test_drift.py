@@ -149,7 +149,9 @@ def test_a_standby_of_another_model_than_an_owner_that_came_later_never_takes_ov
         await scene.clock.sleep(5.0)
         sentence = 'it is another fleet\'s: this router is for the model "other", the owner serves "tiny"'
         assert drift(scene, stranger) == (sentence,)
-        assert (await owner.parts.yielding.order("r1")).error == "router r1 is not ready to take over"
+        assert (
+            await owner.parts.yielding.order("r1")
+        ).error == f"router r1 is not ready to take over: {sentence}"
         heir = scene.router("r2")
         heir.start()
         await scene.clock.sleep(5.0)
