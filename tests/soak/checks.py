@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -195,17 +196,36 @@ def ejections_without_cause(events: Iterable[Event], spells: Spells) -> Iterator
 # --- nothing befalls an engine that is never at fault -----------------------------------------------
 
 
-def befell_the_spared(rows: Mapping[str, Sequence[Mapping[str, Any]]], spared: Set[str]) -> Iterator[str]:
+SHARED = re.compile(r"KV handoffs failed, on (\w+(?:, \w+)+)$")
+"""A hold of a producer that failed with two or more consumers: its own evidence (failures.md section 9)."""
+
+
+def befell_the_spared(
+    rows: Mapping[str, Sequence[Mapping[str, Any]]], spared: Set[str], spells: Spells
+) -> Iterator[str]:
     """Every hold and ejection of them that took effect, and every edge between two of them that was avoided.
 
-    A quarantine is no verdict: any leg that fails brings one, also where the partner is at fault.
+    A quarantine is no verdict: any leg that fails brings one, also where the partner is at fault. Nor is it
+    told of a producer whose every partner of the streak was ill: from its failures alone nobody can know, and
+    a probe ends that hold.
     """
     for router, journal in rows.items():
         for row in journal:
             taken_out = row["kind"] in TAKES_OUT and row.get("hold") != "quarantine"
             pair = row["kind"] == "edge_avoided" and row["producer"] in spared
-            if (taken_out or pair) and row["iid"] in spared and row.get("enforced", True):
+            if (taken_out or pair) and _counts(row, spared) and not _by_ill_consumers(row, spells):
                 yield f"{row['kind']} of {row['iid']}, which was never at fault, by {router}: {row['reason']}"
+
+
+def _counts(row: Mapping[str, Any], spared: Set[str]) -> bool:
+    return row["iid"] in spared and row.get("enforced", True) is True
+
+
+def _by_ill_consumers(row: Mapping[str, Any], spells: Spells) -> bool:
+    shared = SHARED.search(row["reason"]) if row["kind"] == "hold" else None
+    return shared is not None and all(
+        spells.cover(iid, row["at"], AFTERWARDS_S) for iid in shared[1].split(", ")
+    )
 
 
 # --- totals add up ----------------------------------------------------------------------------------

@@ -215,7 +215,7 @@ class Soak:
         report.breaches += checks.roles_emptied(sights.polls, events, self._pinned())
         report.breaches += checks.ejections_without_cause(events, self._spells)
         spared = {self._cluster.engines[number].name for number in SPARED}
-        report.breaches += checks.befell_the_spared(rows, spared)
+        report.breaches += checks.befell_the_spared(rows, spared, self._spells)
         report.breaches += checks.totals_that_do_not_add_up(sights.totals)
         report.breaches += checks.rows_unlike_totals(rows, sights.totals[-1], self._living_runs(rows))
         report.breaches += books.odd

@@ -114,14 +114,22 @@ def test_a_verdict_on_an_engine_that_is_never_at_fault_is_seen() -> None:
         row("readmission", "e0"),
         {"kind": "role", "at": 1.0},
     ]
+    spells = Spells()
+    spells.begin("e1", 0.5)
+    spells.begin("e2", 0.5)
+    failed = "3 decodes in a row of its KV handoffs failed, on"
+    fine.append(row("hold", "e0", hold="inference", reason=f"{failed} e1, e2"))
     spared = {"e0", "e4"}
-    assert not list(befell_the_spared({"a": fine}, spared))
+    assert not list(befell_the_spared({"a": fine}, spared, spells))
     for wrong in (
         row("ejection", "e4"),
         row("hold", "e0", hold="inference"),
         row("edge_avoided", "e4", producer="e0"),
+        row("hold", "e0", hold="inference", reason=f"{failed} e1, e3"),
+        row("hold", "e0", hold="inference", reason=f"{failed} e1"),
+        row("ejection", "e0", reason=f"{failed} e1, e2"),
     ):
-        assert len(list(befell_the_spared({"a": fine, "b": [wrong]}, spared))) == 1
+        assert len(list(befell_the_spared({"a": fine, "b": [wrong]}, spared, spells))) == 1
 
 
 def totals(**counters: int) -> TotalsSight:
