@@ -67,8 +67,8 @@ async def ask_for(url: str, prompt: str, rid: str, *, tokens: int, **fields: Any
 class Load:
     """`rate` requests a second from entering to leaving, every second one streamed; it waits for the last.
 
-    Up to `tokens` tokens each: answers of one length would make every engine meet the same partner again
-    and again.
+    They come at random (a Poisson process) and have up to `tokens` tokens each: requests one by one, and
+    answers of one length, make every engine meet the same partner again and again.
     """
 
     def __init__(self, url: str, label: str, *, rate: float, tokens: int) -> None:
@@ -78,7 +78,7 @@ class Load:
         self._label = label
         self._every_s = 1 / rate
         self._tokens = tokens
-        self._dice = random.Random(label)
+        self._dice, self._gaps = random.Random(label), random.Random(label)
         self._open: set[asyncio.Task[None]] = set()
         self._pacer: asyncio.Task[None] | None = None
 
@@ -99,7 +99,7 @@ class Load:
             self._open.add(task)
             task.add_done_callback(self._open.discard)
             self.sent += 1
-            due = max(due + self._every_s, time.monotonic() - self._every_s)
+            due = max(due + self._gaps.expovariate(1 / self._every_s), time.monotonic() - self._every_s)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _one(self, number: int) -> None:
