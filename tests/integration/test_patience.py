@@ -88,4 +88,5 @@ def test_it_lasts_longer_by_what_the_loop_missed(spare_s: float, least_s: float)
                 await asyncio.Event().wait()
         return time.monotonic() - began
 
-    assert uvloop.run(main()) >= least_s
+    # The loop counts in whole milliseconds.
+    assert uvloop.run(main()) >= least_s - 0.001

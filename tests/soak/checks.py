@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -185,6 +184,10 @@ class Spells:
         """Whether it was ill then, or at most `afterwards_s` before."""
         return any(begin <= at <= end + afterwards_s for begin, end in self._spells.get(iid, ()))
 
+    def any_but(self, iid: str, at: float, afterwards_s: float) -> bool:
+        """Whether another engine was ill then, or at most `afterwards_s` before."""
+        return any(self.cover(one, at, afterwards_s) for one in self._spells if one != iid)
+
 
 def ejections_without_cause(events: Iterable[Event], spells: Spells) -> Iterator[str]:
     for event in events:
@@ -196,36 +199,36 @@ def ejections_without_cause(events: Iterable[Event], spells: Spells) -> Iterator
 # --- nothing befalls an engine that is never at fault -----------------------------------------------
 
 
-SHARED = re.compile(r"KV handoffs failed, on (\w+(?:, \w+)+)$")
-"""A hold of a producer that failed with two or more consumers: its own evidence (failures.md section 9)."""
+CLEARED_S = AFTERWARDS_S + 10.0
+"""A suspicion is cleared by a probe; a takeover may come between."""
 
 
 def befell_the_spared(
     rows: Mapping[str, Sequence[Mapping[str, Any]]], spared: Set[str], spells: Spells
 ) -> Iterator[str]:
-    """Every hold and ejection of them that took effect, and every edge between two of them that was avoided.
+    """Every ejection of them, every edge between two of them that was avoided, and every hold that took
+    effect but for a suspicion that was cleared.
 
-    A quarantine is no verdict: any leg that fails brings one, also where the partner is at fault. Nor is it
-    told of a producer whose every partner of the streak was ill: from its failures alone nobody can know, and
-    a probe ends that hold.
+    A quarantine is no verdict: any leg that fails brings one, also where the partner is at fault. Nor is a
+    hold while partners are ill: from failed handoffs alone nobody knows whose they are.
     """
+    every = [row for journal in rows.values() for row in journal]
     for router, journal in rows.items():
         for row in journal:
             taken_out = row["kind"] in TAKES_OUT and row.get("hold") != "quarantine"
             pair = row["kind"] == "edge_avoided" and row["producer"] in spared
-            if (taken_out or pair) and _counts(row, spared) and not _by_ill_consumers(row, spells):
+            counts = (taken_out or pair) and row["iid"] in spared and row.get("enforced", True)
+            if counts and not _was_cleared(row, every, spells):
                 yield f"{row['kind']} of {row['iid']}, which was never at fault, by {router}: {row['reason']}"
 
 
-def _counts(row: Mapping[str, Any], spared: Set[str]) -> bool:
-    return row["iid"] in spared and row.get("enforced", True) is True
-
-
-def _by_ill_consumers(row: Mapping[str, Any], spells: Spells) -> bool:
-    shared = SHARED.search(row["reason"]) if row["kind"] == "hold" else None
-    return shared is not None and all(
-        spells.cover(iid, row["at"], AFTERWARDS_S) for iid in shared[1].split(", ")
+def _was_cleared(row: Mapping[str, Any], every: Iterable[Mapping[str, Any]], spells: Spells) -> bool:
+    """A hold that a probe ended soon, and for which somebody else gave cause."""
+    ended = any(
+        one["kind"] == "hold_ended" and one["iid"] == row["iid"] and 0 <= one["at"] - row["at"] <= CLEARED_S
+        for one in every
     )
+    return row["kind"] == "hold" and ended and spells.any_but(row["iid"], row["at"], AFTERWARDS_S)
 
 
 # --- totals add up ----------------------------------------------------------------------------------

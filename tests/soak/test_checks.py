@@ -115,19 +115,18 @@ def test_a_verdict_on_an_engine_that_is_never_at_fault_is_seen() -> None:
         {"kind": "role", "at": 1.0},
     ]
     spells = Spells()
-    spells.begin("e1", 0.5)
-    spells.begin("e2", 0.5)
-    failed = "3 decodes in a row of its KV handoffs failed, on"
-    fine.append(row("hold", "e0", hold="inference", reason=f"{failed} e1, e2"))
+    spells.begin("e1", 50.0)
+    fine += [row("hold", "e0", hold="inference", at=51.0), row("hold_ended", "e0", at=53.0)]
     spared = {"e0", "e4"}
     assert not list(befell_the_spared({"a": fine}, spared, spells))
     for wrong in (
         row("ejection", "e4"),
         row("hold", "e0", hold="inference"),
         row("edge_avoided", "e4", producer="e0"),
-        row("hold", "e0", hold="inference", reason=f"{failed} e1, e3"),
-        row("hold", "e0", hold="inference", reason=f"{failed} e1"),
-        row("ejection", "e0", reason=f"{failed} e1, e2"),
+        row("hold", "e0", hold="inference", at=49.0),  # nobody was ill
+        row("hold", "e4", hold="inference", at=51.0),  # nothing cleared it
+        row("hold", "e0", hold="inference", at=53.5),  # nor this one
+        row("ejection", "e0", at=51.0),
     ):
         assert len(list(befell_the_spared({"a": fine, "b": [wrong]}, spared, spells))) == 1
 
