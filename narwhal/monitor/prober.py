@@ -61,7 +61,6 @@ class Prober:
         self._legs = legs
         self._streaming = streaming
         self._validation = validation
-        self._identities = looks
         self._sink = sink
         self._beside: Beside[Key] = Beside()
         self._turns: dict[str, asyncio.Lock] = {}

@@ -226,7 +226,7 @@ async def _produced(legs: ProbeLegs, pairs: Sequence[tuple[str, str]]) -> tuple[
     made: list[Transfer] = []
     while len(made) < len(pairs):
         pair = pairs[len(made)]
-        ill = await _illness(legs, pair[1])
+        ill = await _error_of(legs.health(pair[1]))
         made.append(Transfer(*pair, ill) if ill else await transferred(legs.produce(*pair), pair))
         if made[-1].error is None:
             return made + await _transfers(legs.produce, pairs[len(made) :]), False
@@ -240,16 +240,8 @@ async def _has_broken_its_consumer(legs: ProbeLegs, made: Transfer) -> bool:
     if not made.tells_of(made.consumer):
         return False
     await asyncio.sleep(ILL_S)
-    ill = await _illness(legs, made.consumer)
+    ill = await _error_of(legs.health(made.consumer))
     return ill is not None and not is_ours(ill)
-
-
-async def _illness(legs: ProbeLegs, iid: str) -> EngineError | None:
-    try:
-        await legs.health(iid)
-    except EngineError as error:
-        return error
-    return None
 
 
 async def _transfers(legs: Legs, pairs: Sequence[tuple[str, str]]) -> list[Transfer]:
@@ -258,8 +250,13 @@ async def _transfers(legs: Legs, pairs: Sequence[tuple[str, str]]) -> list[Trans
 
 async def transferred(legs: Awaitable[None], pair: tuple[str, str]) -> Transfer:
     """Both legs of a pair of producer and consumer, and how they went."""
+    return Transfer(*pair, await _error_of(legs))
+
+
+async def _error_of(asked: Awaitable[None]) -> EngineError | None:
+    """What an engine made of it; None: all well."""
     try:
-        await legs
+        await asked
     except EngineError as error:
-        return Transfer(*pair, error)
-    return Transfer(*pair, None)
+        return error
+    return None
