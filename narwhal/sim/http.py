@@ -156,9 +156,17 @@ def _phrase(status: int) -> str:
 class Connection(asyncio.Protocol):
     """One client connection. `handler` gets each exchange when its request is complete, one at a time."""
 
-    def __init__(self, handler: Callable[[Exchange], None], open_connections: set[Connection]) -> None:
+    def __init__(
+        self,
+        handler: Callable[[Exchange], None],
+        open_connections: set[Connection],
+        *,
+        wanted: Callable[[], bool],
+    ) -> None:
+        """`wanted()`: whether the port is still open when the accepted connection gets here."""
         self._handler = handler
         self._open = open_connections
+        self._wanted = wanted
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[Exchange] = deque()
@@ -175,6 +183,9 @@ class Connection(asyncio.Protocol):
         # uvloop's transports have the methods but not the base class.
         self._transport = cast(asyncio.Transport, transport)
         self._open.add(self)
+        if not self._wanted():
+            # Accepted before the port closed, made after: a reset, as for those still in the backlog.
+            self.reset()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open.discard(self)

@@ -69,10 +69,11 @@ class Listener:
             connection.abort()
 
     async def _serve(self, listening: socket.socket) -> None:
+        def accepted() -> Connection:
+            return Connection(self._handler, self.connections, wanted=lambda: self._socket is listening)
+
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: Connection(self._handler, self.connections), sock=listening, backlog=_BACKLOG
-        )
+        server = await loop.create_server(accepted, sock=listening, backlog=_BACKLOG)
         if self._socket is listening:
             self._server = server
         else:
