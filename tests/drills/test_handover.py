@@ -74,8 +74,18 @@ def order(router: Router, body: dict[str, Any], *, key: str = KEY) -> tuple[int,
 
 def ready_to_take(router: Router, other: str) -> bool:
     """As `router` knows it: what the other one told last, a moment behind the other's own `/ready`."""
-    known = {row["router_id"]: row for row in router.get("/narwhal/cluster")["routers"]}
-    return other in known and known[other]["ready_to_take"] is True and known[other]["role"] == "standby"
+    row = row_of(router, other)
+    return row.get("ready_to_take") is True and row["role"] == "standby"
+
+
+def drift(router: Router, other: str) -> Any:
+    """What keeps the other one from taking over, as `router` knows it."""
+    return row_of(router, other).get("drift")
+
+
+def row_of(router: Router, other: str) -> dict[str, Any]:
+    rows = router.get("/narwhal/cluster")["routers"]
+    return next((row for row in rows if row["router_id"] == other), {})
 
 
 def refuses_another_model(pair: Pair) -> None:
@@ -140,13 +150,15 @@ def test_an_owner_that_cannot_write_its_checkpoint_yields_and_gets_the_lease_bac
         first.folder.rename(gone)
         eventually(second.ready, what="yield by claim", within_s=3.0)
         eventually(lambda: first.get("/ready")["reason"] == "standby", what="back as a standby")
-        eventually(lambda: not ready_to_take(second, "a"), what="the owner knows of the broken standby")
-        told = first.get("/ready")
         broken = "its checkpoint cannot be written: No such file or directory"
+        eventually(
+            lambda: drift(second, "a") == [broken], what="the owner knows of the broken standby, and why"
+        )
+        told = first.get("/ready")
         assert (told["ready_to_take"], told["drift"]) == (False, [broken])
         for to, error in (
             (None, "no standby is ready to take over"),
-            ("a", "router a is not ready to take over"),
+            ("a", f"router a is not ready to take over: {broken}"),
         ):
             status, document = order(second, {"to": to})
             assert (status, document["error"]) == (409, error)

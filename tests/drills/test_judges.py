@@ -16,6 +16,7 @@ from tests.support.router_stage import Stage, epoch, stage
 from tests.support.tcp_gate import TcpGate, tcp_gate
 
 SETTLE_S = 1.0
+SELDOM_S = 5.0
 
 
 @pytest.fixture
@@ -48,7 +49,10 @@ def test_an_owner_cut_off_from_the_store(scene: Stage) -> None:
 
 
 def test_the_probers_notice_a_router_that_does_not_watch_long_enough(scene: Stage) -> None:
-    """The same with a standby that breaks one rule."""
+    """The same with a standby that breaks one rule.
+
+    The owner asks its engines seldom: their fence would tell it of the other one at its next check."""
+    scene.sections["controller"] = {"monitor_interval_s": SELDOM_S}
     with shut_out(scene, "tests.support.hasty_router") as (owner, standby, door):
         with probing(owner.url, standby.url) as probers:
             door.shut()

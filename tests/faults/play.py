@@ -132,7 +132,7 @@ async def play(site: Site, *switches: Switch) -> Seen:
         await _back(site, seen, {site.target(switch) for switch in switches})
     seen.got = load.got
     await asyncio.to_thread(site.router.becomes_idle)
-    await _read_journal(site, seen, label)
+    await read_journal(site, seen, label)
     return seen
 
 
@@ -181,8 +181,8 @@ async def _back(site: Site, seen: Seen, targets: set[str]) -> None:
     _take(seen, tail)
 
 
-async def _read_journal(site: Site, seen: Seen, label: str) -> None:
-    """The rest of the rows: the journal is written a moment behind."""
+async def read_journal(site: Site, seen: Seen, label: str) -> None:
+    """The rest of the rows, those of the load's label alone: the journal is written a moment behind."""
     mine = [one.rid for one in seen.got]
 
     def complete() -> bool:

@@ -24,6 +24,8 @@ class Stage:
     engines: EngineProcess
     folder: Path
     stack: ExitStack
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the fleet file says beside its engines."""
     routers: dict[str, Router] = field(default_factory=dict)
     lives: int = 0
 
@@ -33,7 +35,7 @@ class Stage:
         self.lives += 1
         process = router_process(
             self.folder / f"{name}-{self.lives}",
-            fleet_document(self.engines.engines),
+            fleet_document(self.engines.engines, **self.sections),
             *("--redis-url", store, "--router-id", name, *options),
             module=module,
         )
