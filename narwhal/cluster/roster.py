@@ -50,6 +50,9 @@ class Roster:
         self._refreshed_at = -inf
         self._told: tuple[str, bool] = ("", False)
         self._left = self._admitted = False
+        self._compared: tuple[object, ...] = ()
+        """What `_unlike` was told from; asked several times a tick, it changes with an announcement."""
+        self._unlike = Unlikeness()
         self.resident: Callable[[], int] = lambda: 0
         self.routers: tuple[RouterEntry, ...] = ()
         """Live routers as last read, ourselves included."""
@@ -98,11 +101,17 @@ class Roster:
         return self._unlikeness().sentences + old + self._lacks()
 
     def _unlikeness(self) -> Unlikeness:
-        me, mirror, owner = self._entry, self._mirror, self._gate.sight.owner
+        mirror, owner = self._mirror, self._gate.sight.owner
         entries = (one for one in self.routers if owner and one.router_id == owner.router_id)
-        told = next((one for one in entries if one.run != me.run), None)
-        document = mirror.document
-        theirs = Likeness(
+        told = next((one for one in entries if one.run != self._entry.run), None)
+        inputs = (told, mirror.document, mirror.schema_version, self.lived, self.engines, self.model)
+        if inputs != self._compared:
+            self._compared, self._unlike = inputs, compare(self._mine(), self._theirs(told))
+        return self._unlike
+
+    def _theirs(self, told: RouterEntry | None) -> Likeness:
+        mirror, document = self._mirror, self._mirror.document
+        return Likeness(
             version=told.version if told else "",
             config_digest=told.config_digest if told else "",
             contract_digest=told.contract_digest if told else "",
@@ -114,7 +123,10 @@ class Roster:
             # before is nobody's to keep.
             model=document.model if document and 0 < self.lived <= document.epoch else "",
         )
-        mine = Likeness(
+
+    def _mine(self) -> Likeness:
+        me = self._entry
+        return Likeness(
             me.version,
             me.config_digest,
             me.contract_digest,
@@ -123,7 +135,6 @@ class Roster:
             section_digests=me.section_digests,
             model=self.model,
         )
-        return compare(mine, theirs)
 
     def keep_out(self) -> None:
         """A router of another fleet does not compete, however free the lease is; one that owns stays."""

@@ -46,6 +46,40 @@ class Strand:
         return task
 
 
+class _Soon(asyncio.Handle):
+    """As its base makes it, without looking for where it was made."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
+class _Later(asyncio.TimerHandle):
+    """The same for a timer."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, when: float, callback: Any, args: Any, loop: Any, context: contextvars.Context | None
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when
+        self._scheduled = True
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """`time()` is virtual seconds from 0. `on_step` is called after every callback of a strand.
 
@@ -95,7 +129,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Soon(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -108,8 +142,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _Later(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = _Later(self._virtual_now + delay, callback, args, self, context)
+        heapq.heappush(self._timers, (timer._when, next(self._numbers), timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -132,14 +177,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            strand: Strand | None = handle._context.get(STRAND)
+            context = handle._context
+            strand: Strand | None = context.get(STRAND)
             if strand is not None and (strand.dead or strand.paused_until > now):
                 strand.backlog.append(handle)
                 continue
-            handle._run()
+            try:
+                context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self._told(handle, error)
             self.steps += 1
             if strand is not None:
                 self.on_step()
+
+    def _told(self, handle: asyncio.Handle, error: BaseException) -> None:
+        self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
 
     def _process_events(self, event_list: Any) -> None:
         raise NotImplementedError("there is no I/O in virtual time")
