@@ -68,7 +68,7 @@ class Soak:
 
     def play(self) -> Report:
         began = [rest_of(self._cluster, number) for number in range(2)]
-        watch = Watch(self._cluster)
+        watch = Watch(self._cluster, on_error=self._end.set)
         crew = Crew([seat.url for seat in self._cluster.seats], self._seed)
         threads = [
             threading.Thread(target=self._guarded, args=(work,), daemon=True)

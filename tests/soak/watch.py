@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,9 +68,12 @@ def poll_of(name: str, state: dict[str, Any], *, asked: float, told: float) -> P
 
 
 class Watch:
-    """From `start` to `stop`: a thread for each router and one for the store."""
+    """From `start` to `stop`: a thread for each router and one for the store.
 
-    def __init__(self, cluster: Cluster) -> None:
+    `on_error()`: one of them can look no more, so nothing that follows would be judged; `stop` raises."""
+
+    def __init__(self, cluster: Cluster, *, on_error: Callable[[], None]) -> None:
+        self._on_error = on_error
         self.sights = Sights()
         self._cluster = cluster
         self._end = threading.Event()
@@ -99,6 +102,7 @@ class Watch:
             work(seat)
         except BaseException as error:
             self._errors.append(error)
+            self._on_error()
             raise
 
     def _routers(self, seat: Seat) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -89,9 +90,13 @@ def engine_process(count: int = 2, *arguments: str) -> Iterator[EngineProcess]:
 
 
 def call(method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
-    """One JSON exchange without proxies; raises HTTPError for an error status."""
+    """One JSON exchange without proxies. Raises HTTPError for an error status, other OSErrors where there is
+    no whole answer: whoever answers may be killed in the midst of it."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, method=method)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=LIVENESS_S) as answer:
-        return json.loads(answer.read() or b"null")
+    try:
+        with opener.open(request, timeout=LIVENESS_S) as answer:
+            return json.loads(answer.read() or b"null")
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{method} {url}: {error!r}") from error
