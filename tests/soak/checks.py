@@ -188,6 +188,30 @@ class Spells:
         """Whether another engine was ill then, or at most `afterwards_s` before."""
         return any(self.cover(one, at, afterwards_s) for one in self._spells if one != iid)
 
+    def ill_between(self, begin: float, end: float, afterwards_s: float) -> set[str]:
+        """Engines that were ill at any time of it, or at most `afterwards_s` before."""
+        return {
+            iid
+            for iid, spells in self._spells.items()
+            if any(begun <= end and begin <= ended + afterwards_s for begun, ended in spells)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """A sound question that was answered with 500, as one is that fails alike on two engines."""
+
+    began: float
+    ended: float
+    words: str
+
+
+def blamed_without_cause(blamed: Iterable[Blamed], spells: Spells) -> Iterator[str]:
+    """Two engines that are ill in the same way look like a request that is: no fewer may."""
+    for one in blamed:
+        if len(spells.ill_between(one.began, one.ended, AFTERWARDS_S)) < 2:
+            yield f"500 with fewer than two engines at fault: {one.words}"
+
 
 def ejections_without_cause(events: Iterable[Event], spells: Spells) -> Iterator[str]:
     for event in events:

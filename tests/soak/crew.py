@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from narwhal.sim.text import answer_text, text_prompt
+from tests.soak.checks import Blamed
 from tests.soak.script import POISON
 from tests.support.crowd import view
 from tests.support.load import WHOLE, WRONG, judged
@@ -26,10 +28,12 @@ NOT_A_NUMBER = b'{"prompt": "how warm is a narwhal?", "max_tokens": 4, "temperat
 
 @dataclass(slots=True)
 class Books:
-    """`how`: endings by word; `odd`: sentences about what must never be seen; `left`: who went away."""
+    """`how`: endings by word; `odd`: sentences about what must never be seen; `left`: who went away;
+    `blamed`: sound questions that were taken for poison."""
 
     how: Counter[str] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
+    blamed: list[Blamed] = field(default_factory=list)
     left: int = 0
 
     @property
@@ -99,7 +103,7 @@ class Crew:
         tokens, streamed = dice.randrange(1, 40), dice.random() < 0.6
         body = {"prompt": prompt, "max_tokens": tokens, "stream": streamed}
         right = answer_text(text_prompt(prompt).seed, tokens)
-        how = "never served"
+        how, began = "never served", time.time()
         for _ in range(TRIES):
             how = await self._try(body, right, streamed=streamed)
             if not how.startswith(("503", "Connection", "no answer")):
@@ -107,8 +111,10 @@ class Crew:
             self._preferred = (self._preferred + 1) % len(self._urls)
             await asyncio.sleep(PAUSE_S)
         self.books.how[how] += 1
-        if how == WRONG or how.startswith("500"):
+        if how == WRONG:
             self.books.odd.append(f"{how}: {prompt}")
+        elif how.startswith("500"):
+            self.books.blamed.append(Blamed(began, time.time(), f"{how}: {prompt}"))
 
     async def _try(self, body: dict[str, Any], right: str, *, streamed: bool) -> str:
         try:

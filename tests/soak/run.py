@@ -219,6 +219,7 @@ class Soak:
         report.breaches += checks.totals_that_do_not_add_up(sights.totals)
         report.breaches += checks.rows_unlike_totals(rows, sights.totals[-1], self._living_runs(rows))
         report.breaches += books.odd
+        report.breaches += checks.blamed_without_cause(books.blamed, self._spells)
         report.breaches += self._not_served(books, sights)
         if self._healthy_s is None:
             report.breaches += [f"{HEALTHY_S:g} s after the last fault: {words}" for words in self._ills()]

@@ -7,11 +7,13 @@ from typing import Any
 from tests.soak.checks import (
     AFTER_DRIFT_S,
     AFTERWARDS_S,
+    Blamed,
     Event,
     Leg,
     Outage,
     Spells,
     befell_the_spared,
+    blamed_without_cause,
     ejections_without_cause,
     events_of,
     legs_on_engines_that_were_out,
@@ -133,6 +135,16 @@ def test_a_verdict_on_an_engine_that_is_never_at_fault_is_seen() -> None:
 
 def totals(**counters: int) -> TotalsSight:
     return TotalsSight(0.0, {"run-1": counters})
+
+
+def test_a_sound_question_that_is_taken_for_poison_is_seen_unless_two_engines_were_ill() -> None:
+    spells = Spells()
+    spells.begin("e0", 10.0)
+    spells.begin("e1", 20.0)
+    spells.end("e1", 21.0)
+    blamed = [Blamed(12.0, 13.0, "early"), Blamed(19.5, 20.5, "both"), Blamed(60.0, 61.0, "late")]
+    told = list(blamed_without_cause(blamed, spells))
+    assert [words.rpartition(": ")[2] for words in told] == ["early", "late"]
 
 
 def test_totals_that_do_not_add_up_or_go_back_are_seen() -> None:
