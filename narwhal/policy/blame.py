@@ -6,6 +6,7 @@
 | a leg failed | the request | what it added anywhere is taken back, its engines owe a probe without a hold |
 | a decode behind a KV handoff failed, a probe across an edge | pair, producer or consumer | as `pairs` says |
 | 429 and nothing else for 30 s, or 4xx to different requests | the engine | it is held and probed |
+| one kind of leg fails in a row, in whatever ways | the engine | as `leg_runs` says it is held and probed |
 | a probe began before what is owed now, or before its newest evidence | nobody | it is made again at once |
 | another process start or ID | nobody | every edge that knew the old process is probed |
 | anything else | the engine | as `judgement` says |
@@ -38,6 +39,7 @@ from narwhal.model.settings import RecoverySettings
 from narwhal.policy.back_pressure import BackPressure
 from narwhal.policy.edges import Edges, is_about_transfer
 from narwhal.policy.judgement import Judgement
+from narwhal.policy.leg_runs import LegRuns, Run
 from narwhal.policy.pairs import Pairs
 from narwhal.policy.poison import Counted, Poison
 from narwhal.policy.preference import Preference
@@ -120,6 +122,7 @@ class Blame:
 
     def _begin_anew(self) -> None:
         self._refusals = Refusals(eject_after=self._eject_after)
+        self._runs = LegRuns(eject_after=self._eject_after)
         self._poison = Poison()
         self._processes = Processes()
         self._looked_at: dict[str, float] = {}
@@ -127,7 +130,7 @@ class Blame:
     def check_invariants(self) -> None:
         """Raises InvariantViolation where one of the machines contradicts itself."""
         machines = (self.edges, self._refusals, self._poison, self._processes, self.preference)
-        for machine in (*machines, self._relapses):
+        for machine in (*machines, self._relapses, self._runs):
             machine.check_invariants()
         if not self._troubled >= self._in_trouble():
             raise InvariantViolation("blame: a good leg would clear somebody of nothing")
@@ -137,8 +140,8 @@ class Blame:
         self.preference.look()
 
     def _in_trouble(self) -> Set[str]:
-        relapsed = self._relapses.engines
-        return self._judgement.suspects() | self._refusals.engines | self.pressure.saturated | relapsed
+        failing = self._refusals.engines | self._runs.engines
+        return self._judgement.suspects() | failing | self.pressure.saturated | self._relapses.engines
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -146,6 +149,7 @@ class Blame:
         """What a good leg ends on an engine that did not do well."""
         self._refusals.succeeded(evidence.iid)
         self._relapses.succeeded(evidence.iid)
+        self._runs.succeeded(evidence.iid, evidence.leg)
         self.pressure.answered(evidence.iid)
         effects = self._judgement.step(evidence, now)
         self._look()
@@ -161,7 +165,15 @@ class Blame:
         effects = self._pairs.failed(evidence, now)
         if saturated:
             return (*effects, *self._judgement.suspect(evidence.iid, saturated, now=now))
-        return effects
+        run = self._runs.failed(evidence)
+        if self._judgement.count(evidence.iid, evidence.failure) >= self._eject_after:
+            return effects
+        return (*effects, *self._fails_for_good(evidence.iid, run, now=now))
+
+    def _fails_for_good(self, iid: str, run: Run | None, *, now: float) -> Effects:
+        if run is None:
+            return NOTHING
+        return self._judgement.suspect(iid, run.reason, hold=run.hold, now=now)
 
     def _count_failed(self, evidence: CountFailed, now: float) -> Effects:
         row = self._judgement.row(evidence.iid, evidence.failure)
@@ -182,6 +194,7 @@ class Blame:
             for _ in range(times if is_about_transfer(failure, evidence.way) else 0):
                 self.edges.take_back(peer, iid, failure=failure, row=row)
         for iid in engines:
+            self._runs.pardon(iid, evidence.request)
             if now >= self._looked_at.get(iid, -inf) + LOOK_AGAIN_S:
                 self._looked_at[iid] = now
                 effects += self._judgement.suspect(iid, reason, hold=False, now=now)
@@ -193,7 +206,7 @@ class Blame:
         refuses = self._refusals.answered(evidence, now)
         if refuses:
             return (*effects, *self._judgement.suspect(evidence.iid, refuses, now=now))
-        return effects
+        return (*effects, *self._fails_for_good(evidence.iid, self._runs.answered(evidence), now=now))
 
     # --- probes ----------------------------------------------------------------------------------
 
@@ -208,6 +221,7 @@ class Blame:
             evidence = replace(evidence, outcome=ProbeOutcome.INCONCLUSIVE, detail="it is busy (429)")
         if evidence.outcome is ProbeOutcome.GOOD:
             self._refusals.proved(iid, now)
+            self._runs.forget(iid)
             self.pressure.forget(iid)
             restored = self._pairs.crossed_well(evidence, now)
             return (*restored, *self._judgement.step(evidence, now))
@@ -243,6 +257,7 @@ class Blame:
                 iid = str(effect.fields["iid"])
                 self.edges.readmitted(iid, now)
                 self._refusals.forget(iid)
+                self._runs.forget(iid)
                 self.pressure.forget(iid)
         self._look()
         return effects

@@ -22,7 +22,8 @@ from narwhal.policy.faults import BACK_PRESSURE
 
 PROVED_S = 10.0
 """Seconds for which a good probe answers for an engine that clients with bad requests made suspect."""
-_ABOUT_REQUESTS = frozenset({400, 413, 422})
+ABOUT_REQUESTS = frozenset({400, 413, 422})
+"""Statuses that may tell of the request alone."""
 
 _LIKELY = {
     401: "its API key is not the one that engine.engine_api_key_env names",
@@ -56,7 +57,7 @@ class Refusals:
     def answered(self, evidence: LegAnswered, now: float) -> str:
         """Takes a 4xx; a sentence when the engine is suspected, "" when not."""
         iid, status = evidence.iid, evidence.status
-        if status in _ABOUT_REQUESTS and now < self._proved.get(iid, -inf) + PROVED_S:
+        if status in ABOUT_REQUESTS and now < self._proved.get(iid, -inf) + PROVED_S:
             return ""
         refused = self._refused.setdefault(iid, set())
         if len(refused) < self._eject_after:

@@ -17,6 +17,7 @@ from narwhal.model.evidence import (
     LegAnswered,
     LegFailed,
     LegSucceeded,
+    LivenessSwept,
     ProbeOutcome,
     ProcessSeen,
     Validated,
@@ -516,3 +517,65 @@ def test_a_probe_in_a_burst_of_429_decides_nothing_and_one_after_30_s_of_them_do
     court.now = NOW + 30
     court(refused)
     assert court.judgement.standings.is_ejected("d0")
+
+
+# --- one kind of leg fails in a row ------------------------------------------------------------------
+
+
+def own(leg: Leg, failure: FailureClass = STATUS, way: str = "", request: bytes = b"") -> LegFailed:
+    return LegFailed("d0", leg, failure, way or f"{failure.value}:500", "status 500", request=request)
+
+
+def test_an_engine_with_both_roles_that_fails_every_decode_is_not_proved_by_its_prefills() -> None:
+    court = Court()
+    for _ in range(2):
+        assert not court(LegSucceeded("d0", Leg.PREFILL), own(Leg.DECODE))
+    told = court(LegSucceeded("d0", Leg.PREFILL), own(Leg.DECODE))
+    assert court.held == {"d0": "inference"}
+    assert any(isinstance(one, ProbeWanted) and one.kind is ProbeKind.INFERENCE for one in told)
+    court(InferenceProbed("d0", BAD))
+    assert court.judgement.standings.is_ejected("d0")
+
+
+def test_the_last_engine_is_probed_and_a_failed_probe_takes_it() -> None:
+    court = Court()
+    court.judgement.standings.able = {leg: frozenset({"d0"}) for leg in (Leg.PREFILL, Leg.DECODE)}
+    for _ in range(3):
+        told = court(LegSucceeded("d0", Leg.PREFILL), own(Leg.DECODE))
+    assert court.held == {}
+    assert any(isinstance(one, ProbeWanted) for one in told)
+    court(InferenceProbed("d0", BAD))
+    assert court.judgement.standings.is_ejected("d0")
+
+
+def test_health_checks_between_do_not_hide_legs_that_are_all_reset() -> None:
+    court = Court()
+    for _ in range(3):
+        court(
+            own(Leg.DECODE, FailureClass.CONNECTION, "connection:lost"),
+            LivenessSwept("d0", GOOD, "", streaming=False),
+        )
+    assert court.held == {"d0": "inference"}
+    assert court.streaks == {}
+
+
+def test_a_good_leg_of_the_kind_or_a_good_probe_ends_it() -> None:
+    court = Court()
+    two = [LegSucceeded("d0", Leg.PREFILL), own(Leg.DECODE)] * 2
+    court(*two, LegSucceeded("d0", Leg.DECODE), *two)
+    assert court.held == {}
+    court(own(Leg.DECODE))
+    assert court.held == {"d0": "inference"}
+    court(InferenceProbed("d0", GOOD))
+    assert court.held == {}
+    court(LegSucceeded("d0", Leg.PREFILL), own(Leg.DECODE))
+    assert court.held == {}
+
+
+def test_one_poisoned_request_is_taken_out_of_it_too() -> None:
+    court = Court()
+    for request in (b"bad", b"x"):
+        court(LegSucceeded("d0", Leg.PREFILL), own(Leg.DECODE, request=request))
+    court(LegFailed("d1", Leg.DECODE, STATUS, "inference_status:500", "status 500", request=b"bad"))
+    court(LegSucceeded("d0", Leg.PREFILL), own(Leg.DECODE, request=b"y"))
+    assert "d0" not in court.held

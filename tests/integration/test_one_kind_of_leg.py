@@ -1,0 +1,56 @@
+"""Engines on which one kind of leg always fails, while their health checks or their other legs go well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_suspects import ask, fleet_of, kinds, routed
+from tests.support.engines import engine_process
+from tests.support.processes import eventually
+from tests.support.router import router_process
+
+RESET = {"fault": "rst", "after": 0}
+FAULTS = [{"fault": "status", "status": 500}, {"fault": "status", "status": 404}, RESET]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=["500", "404", "reset"])
+def test_an_only_engine_whose_every_decode_fails_is_out_though_its_prefills_go_well(
+    tmp_path: Path, fault: dict[str, object]
+) -> None:
+    with (
+        engine_process(1) as engines,
+        router_process(tmp_path / "router", fleet_of(engines)) as router,
+    ):
+        (engine,) = engines.engines
+        for leg in ("decode", "probe"):
+            engine.order(**fault, leg=leg)
+
+        def is_out() -> bool:
+            ask(router, 2)
+            return bool(router.state()["ejected"] == ["e0"])
+
+        eventually(is_out, what="it is out")
+        assert "no available engines" in router.get("/ready")["reason"]
+        assert ask(router) == [503]
+        engine.clear()
+        eventually(lambda: router.state()["ejected"] == [], what="it is back")
+        assert ask(router, 3) == [200, 200, 200]
+        assert kinds(router, "e0").count("ejection") == 1
+
+
+def test_health_checks_do_not_keep_in_an_engine_that_resets_every_leg(tmp_path: Path) -> None:
+    """One request between two sweeps: each of them ends the streak of lost connections."""
+    with routed(tmp_path / "router", liveness_every=1) as (router, engines):
+        suspect = engines.engines[3]
+        for leg in ("decode", "probe"):
+            suspect.order(**RESET, leg=leg)
+
+        def is_out() -> bool:
+            ask(router)
+            return bool(router.state()["ejected"] == ["e3"])
+
+        eventually(is_out, what="it is out")
+        suspect.clear()
+        eventually(lambda: router.state()["ejected"] == [], what="it is back")
