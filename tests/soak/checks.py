@@ -249,7 +249,8 @@ def befell_the_spared(
 def _was_cleared(row: Mapping[str, Any], every: Iterable[Mapping[str, Any]], spells: Spells) -> bool:
     """A hold that a probe ended soon, and for which somebody else gave cause."""
     ended = any(
-        one["kind"] == "hold_ended" and one["iid"] == row["iid"] and 0 <= one["at"] - row["at"] <= CLEARED_S
+        (one["kind"], one.get("iid"), one.get("hold")) == ("hold_ended", row["iid"], row.get("hold"))
+        and 0 <= one["at"] - row["at"] <= CLEARED_S
         for one in every
     )
     return row["kind"] == "hold" and ended and spells.any_but(row["iid"], row["at"], AFTERWARDS_S)

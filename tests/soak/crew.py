@@ -21,6 +21,8 @@ from tests.support.wire import Wire, ask, request_bytes
 CLIENTS = 20
 PATIENCE_S = 60.0
 TRIES = 60
+AS_POISON = frozenset({"500 prefill", "500 decode"})
+"""An engine's own status, passed on. Any other 500 is the router's."""
 PAUSE_S = 0.1
 TOO_LONG = {"prompt": "x" * 40, "max_tokens": 40_000}
 NOT_A_NUMBER = b'{"prompt": "how warm is a narwhal?", "max_tokens": 4, "temperature": NaN}'
@@ -111,10 +113,10 @@ class Crew:
             self._preferred = (self._preferred + 1) % len(self._urls)
             await asyncio.sleep(PAUSE_S)
         self.books.how[how] += 1
-        if how == WRONG:
-            self.books.odd.append(f"{how}: {prompt}")
-        elif how.startswith("500"):
+        if how in AS_POISON:
             self.books.blamed.append(Blamed(began, time.time(), f"{how}: {prompt}"))
+        elif how == WRONG or how.startswith("500"):
+            self.books.odd.append(f"{how}: {prompt}")
 
     async def _try(self, body: dict[str, Any], right: str, *, streamed: bool) -> str:
         try:

@@ -118,7 +118,11 @@ def test_a_verdict_on_an_engine_that_is_never_at_fault_is_seen() -> None:
     ]
     spells = Spells()
     spells.begin("e1", 50.0)
-    fine += [row("hold", "e0", hold="inference", at=51.0), row("hold_ended", "e0", at=53.0)]
+    fine += [
+        row("hold", "e0", hold="inference", at=51.0),
+        row("hold_ended", "e0", hold="inference", at=53.0),
+        row("hold_ended", "e4", hold="quarantine", at=53.0),
+    ]
     spared = {"e0", "e4"}
     assert not list(befell_the_spared({"a": fine}, spared, spells))
     for wrong in (
