@@ -46,9 +46,10 @@ LAYERS: dict[str, set[str]] = {
     "policy": {"model", "errors"},
     "ports": {"model", "errors"},
     "clock": {"model", "errors"},
-    "engine": {"ports", "clock", "model", "errors"},
-    "store": {"atomic_file", "ports", "clock", "model", "errors"},
-    "peers": {"ports", "clock", "model", "errors"},
+    "names": set(),
+    "engine": {"names", "ports", "clock", "model", "errors"},
+    "store": {"atomic_file", "names", "ports", "clock", "model", "errors"},
+    "peers": {"names", "ports", "clock", "model", "errors"},
     "telemetry": {"ports", "clock", "model", "errors"},
     # Of policy only the Settings classes: those are in model/settings.py, so nothing of policy is needed.
     "config": {"atomic_file", "model", "errors"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from narwhal.engine.wheel import StoodStill, Wheel
 from narwhal.errors import EngineTimeout, EngineUnreachable
 from narwhal.model.engine import EngineSpec
 from narwhal.model.monitoring import PoolView
+from narwhal.names import Names
 from narwhal.ports import EngineCall, EngineReply, StreamCall, StreamSink
 
 Result = TypeVar("Result")
@@ -57,6 +59,7 @@ class LeanClient:
         self._seats = Seats(settings.max_connections, loop)
         self._idle = IdleConnections(loop)
         self._wheel = Wheel(loop)
+        self._names = Names()
         self._open: set[Connection] = set()
 
     def allow_for(self, stood_still_s: StoodStill) -> None:
@@ -162,15 +165,23 @@ class LeanClient:
         spare_s = left_s + call.spare_s - limit_s
         try:
             async with patience(limit_s, stood_still_s=self._wheel.stood_still_s, spare_s=spare_s):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(call.iid, self._lost), target.host, target.port, ssl=target.tls
-                )
+                connection = await self._names.reach(target.host, partial(self._connect_to, target))
         except TimeoutError:
             message = f"no connection in {limit_s} s"
             raise EngineTimeout(message, iid=call.iid, kind="connect", limit_s=limit_s) from None
         except OSError as error:
             raise EngineUnreachable(f"connect: {error}", iid=call.iid, kind="connect") from error
         self._open.add(connection)
+        return connection
+
+    async def _connect_to(self, target: Target, address: str) -> Connection:
+        _, connection = await self._loop.create_connection(
+            lambda: Connection(target.iid, self._lost),
+            address,
+            target.port,
+            ssl=target.tls,
+            server_hostname=target.host if target.tls else None,
+        )
         return connection
 
     def _lost(self, connection: Connection) -> None:

@@ -13,6 +13,8 @@ from urllib.parse import SplitResult
 
 import httptools
 
+from narwhal.names import Names
+
 ANSWER_LIMIT = 256 * 1024
 _PORTS = MappingProxyType({"http": 80, "https": 443})
 
@@ -33,11 +35,15 @@ class PeerConnection:
         self._parser: Any = None
 
     @classmethod
-    async def opened(cls, place: SplitResult, *, tls: Any) -> PeerConnection:
+    async def opened(cls, place: SplitResult, *, tls: Any, names: Names) -> PeerConnection:
         """`tls`: an SSL context for https, else None."""
-        port = place.port or _PORTS[place.scheme]
-        reader, writer = await asyncio.open_connection(place.hostname, port, ssl=tls)
-        return cls(reader, writer)
+        host, port = place.hostname or "", place.port or _PORTS[place.scheme]
+
+        async def connect(address: str) -> PeerConnection:
+            checked = host if tls else None
+            return cls(*await asyncio.open_connection(address, port, ssl=tls, server_hostname=checked))
+
+        return await names.reach(host, connect)
 
     @property
     def usable(self) -> bool:

@@ -13,6 +13,7 @@ import orjson
 
 from narwhal.model.handover import PeerReady, PledgeAnswer, PledgeQuestion
 from narwhal.model.plain_text import shown
+from narwhal.names import Names
 from narwhal.peers.connection import PeerConnection, PeerTrouble
 
 ROUTER_HEADER = "x-narwhal-router"
@@ -33,6 +34,7 @@ class HttpPeers:
         self._bearer = f"authorization: Bearer {key}\r\n" if key else ""
         self._idle: dict[str, PeerConnection] = {}
         self._tls: ssl.SSLContext | None = None
+        self._names = Names()
 
     async def ready(self, url: str, *, timeout_s: float) -> PeerReady | None:
         try:
@@ -80,7 +82,7 @@ class HttpPeers:
                 except (OSError, PeerTrouble):
                     pass  # every question may be asked twice
             idle.close()
-        fresh = await PeerConnection.opened(place, tls=self._context(place))
+        fresh = await PeerConnection.opened(place, tls=self._context(place), names=self._names)
         return await self._on(fresh, url, request=request)
 
     async def _on(self, connection: PeerConnection, url: str, *, request: bytes) -> tuple[int, bytes]:

@@ -7,9 +7,10 @@ the lease while the server's address is known.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Protocol
+
+from narwhal.names import addresses_of
 
 Place = tuple[str, int]
 """Address and port."""
@@ -43,8 +44,7 @@ class Whereabouts(Protocol):
 
 async def system_resolve(host: str, port: int) -> tuple[str, ...]:
     """Addresses of a name in the system's order, without repeats. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return tuple(dict.fromkeys(str(item[4][0]) for item in found))
+    return await addresses_of(host)
 
 
 class Addresses:
