@@ -138,7 +138,7 @@ class EventKind(Enum):
     OUTPUT = "output"
     """Carries a choice: generated output, its text may be empty."""
     FINISH = "finish"
-    """A choice with a finish reason."""
+    """A choice with a finish reason, which is a text and not empty: some engines write "" for null."""
     USAGE = "usage"
     """`choices` empty, `usage` an object: the event behind the last choice."""
     ERROR = "error"

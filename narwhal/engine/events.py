@@ -72,7 +72,7 @@ def _judge(event: StreamEvent, document: Mapping[str, Any]) -> None:
     elif isinstance(choices, list) and choices:
         choice = choices[0] if isinstance(choices[0], dict) else {}
         reason = choice.get("finish_reason")
-        if isinstance(reason, str):
+        if isinstance(reason, str) and reason:
             event.kind, event.finish_reason = EventKind.FINISH, reason
         else:
             event.kind = EventKind.ROLE if _only_role(choice) else EventKind.OUTPUT

@@ -99,7 +99,9 @@ class Assembler:
 
     def _document(self) -> dict[str, Any]:
         api = self._plan.api
-        choice = self._choice.document(token_ids=self._plan.return_token_ids)
+        choice = self._choice.document(
+            finish_reason=self.tally.finish_reason, token_ids=self._plan.return_token_ids
+        )
         document = {"id": None, "object": _OBJECTS[api], "created": None, "model": None, **self._top}
         document["choices"] = [choice]
         document["usage"] = self.tally.usage

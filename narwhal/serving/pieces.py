@@ -33,16 +33,15 @@ class Choice:
 
     def __init__(self) -> None:
         self.size = 0
-        self._finish: dict[str, Any] = {"finish_reason": None, "stop_reason": None}
+        self._stop_reason: Any = None
         self._logprobs: dict[str, list[Any]] | None = None
         self._token_ids: list[int] = []
         self._prompt_logprobs: Any = None
 
     def take(self, choice: Mapping[str, Any]) -> None:
         """One event's `choices[0]`."""
-        for key in self._finish:
-            if choice.get(key) is not None:
-                self._finish[key] = choice[key]
+        if choice.get("stop_reason") is not None:
+            self._stop_reason = choice["stop_reason"]
         if choice.get("prompt_logprobs") is not None:
             self._prompt_logprobs = choice["prompt_logprobs"]
         self._take_logprobs(choice.get("logprobs"))
@@ -51,9 +50,10 @@ class Choice:
             self._token_ids += ids
             self.size += _ID_BYTES * len(ids)
 
-    def document(self, *, token_ids: bool) -> dict[str, Any]:
+    def document(self, *, finish_reason: str | None, token_ids: bool) -> dict[str, Any]:
         """`token_ids`: whether the client asked for them."""
-        document = {"index": 0, **self._content(), "logprobs": self._logprobs, **self._finish}
+        document = {"index": 0, **self._content(), "logprobs": self._logprobs}
+        document |= {"finish_reason": finish_reason, "stop_reason": self._stop_reason}
         if self._prompt_logprobs is not None:
             document["prompt_logprobs"] = self._prompt_logprobs
         if token_ids:

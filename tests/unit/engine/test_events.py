@@ -35,6 +35,9 @@ KINDS = [
     (sse(completion("")), EventKind.OUTPUT),
     (sse(completion(reason="stop")), EventKind.FINISH),
     (sse(completion(reason="abort")), EventKind.FINISH),
+    (sse(completion(reason="")), EventKind.OUTPUT),
+    (sse(chat({"role": "assistant", "content": ""}, "")), EventKind.ROLE),
+    (sse(completion(reason=7)), EventKind.OUTPUT),  # type: ignore[arg-type]
     (sse(chat({"role": "assistant", "content": ""})), EventKind.ROLE),
     (sse(chat({"role": "assistant", "content": None, "tool_calls": []})), EventKind.ROLE),
     (sse(chat({"role": "assistant", "content": "Hi"})), EventKind.OUTPUT),

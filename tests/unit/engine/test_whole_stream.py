@@ -46,6 +46,7 @@ def test_no_end_is_as_good_as_none() -> None:
     assert broken(token()) == "early_end"
     assert broken(token("length")) == "early_end"
     assert broken(token() + DONE) == "early_end"
+    assert broken(token("") + DONE) == "early_end"
     assert broken(DONE) == "early_end"
 
 
