@@ -156,8 +156,9 @@ class EventKind(Enum):
 class StreamEvent:
     """One whole event, `raw` as it came (with its blank line).
 
-    `document` is the decoded object (None for DONE and comments). `usage` holds `prompt_tokens` and
-    `completion_tokens` as the engine told them, wherever the event has that object.
+    `document` is the decoded object (None for DONE and comments); but for an ERROR its choices and their
+    texts have the types of the API. `usage` holds `prompt_tokens` and `completion_tokens` as the engine told
+    them, wherever the event has that object.
     """
 
     kind: EventKind

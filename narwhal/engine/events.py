@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from narwhal.engine.event_shape import wrong_shape
 from narwhal.engine.sse import event_data
 from narwhal.ports import EventKind, StreamEvent
 
@@ -15,7 +16,8 @@ _DONE = b"[DONE]"
 
 
 def is_plain(event: bytes) -> bool:
-    """True only for one line of JSON with a choice whose finish reason is null and without an error.
+    """True only for one line of JSON with a choice that says something and whose finish reason is null, and
+    without an error. Of the types only that of what it says is looked at.
 
     The searched words contain unescaped quotes, which no JSON string can hold: text of a model cannot
     make a special event look plain. It can hide a plain one; that one is decoded like any other.
@@ -29,21 +31,33 @@ def is_plain(event: bytes) -> bool:
         and event.count(b"finish_reason") == 1
         and event.find(b'"finish_reason":null') >= 0
         and event.find(b'"choices":[{') >= 0
+        and (
+            event.find(b'"text":"') >= 0
+            or event.find(b'"content":"') >= 0
+            or event.find(b'"reasoning":"') >= 0
+            or event.find(b'"reasoning_content":"') >= 0
+            or event.find(b'"tool_calls":[{') >= 0
+        )
         and event.find(b'"error"') < 0
     )
 
 
 def decode_event(raw: bytes) -> StreamEvent:
-    """Raises ValueError for data that is no JSON object."""
+    """Raises ValueError for data that is no JSON object, or whose tokens or counts are of a wrong type."""
     data = event_data(raw)
     if not data:
         return StreamEvent(EventKind.OTHER, raw)
     if data.strip() == _DONE:
         return StreamEvent(EventKind.DONE, raw)
     document = _load(data)
-    usage = document.get("usage")
-    event = StreamEvent(EventKind.OTHER, raw, document, None, usage if isinstance(usage, dict) else None)
-    _judge(event, document)
+    event = StreamEvent(EventKind.OTHER, raw, document)
+    if document.get("error") is not None or document.get("object") == "error":
+        event.kind = EventKind.ERROR
+        return event
+    if wrong := wrong_shape(document):
+        raise ValueError(wrong)
+    event.usage = document.get("usage")
+    _judge(event, document.get("choices"))
     return event
 
 
@@ -65,12 +79,9 @@ def _load_leniently(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def _judge(event: StreamEvent, document: Mapping[str, Any]) -> None:
-    choices = document.get("choices")
-    if document.get("error") is not None or document.get("object") == "error":
-        event.kind = EventKind.ERROR
-    elif isinstance(choices, list) and choices:
-        choice = choices[0] if isinstance(choices[0], dict) else {}
+def _judge(event: StreamEvent, choices: Sequence[Mapping[str, Any]] | None) -> None:
+    if choices:
+        choice = choices[0]
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             event.kind, event.finish_reason = EventKind.FINISH, reason
@@ -83,6 +94,6 @@ def _judge(event: StreamEvent, document: Mapping[str, Any]) -> None:
 def _only_role(choice: Mapping[str, Any]) -> bool:
     """Chat's opening event: `delta` has a role, and nothing that a model generated."""
     delta = choice.get("delta")
-    if not isinstance(delta, dict) or not delta.get("role") or choice.get("token_ids"):
+    if delta is None or not delta.get("role") or choice.get("token_ids"):
         return False
     return not any(value for key, value in delta.items() if key != "role")

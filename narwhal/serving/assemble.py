@@ -22,7 +22,6 @@ from narwhal.serving.relay import LegTally
 
 _OBJECTS = {Api.COMPLETIONS: "text_completion", Api.CHAT: "chat.completion"}
 _TOP = ("id", "created", "model", "service_tier", "system_fingerprint", "prompt_logprobs")
-_EMPTY: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,10 @@ class Assembler:
         for key in _TOP:
             if document.get(key) is not None:
                 self._top.setdefault(key, document[key])
-        choices = document.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else _EMPTY
         self._take_prompt_ids(document)
-        if isinstance(choice, dict):
+        for choice in (document.get("choices") or ())[:1]:
+            if self._choice.is_of_the_other_api(choice):
+                return StreamBroken("an event of the other route", kind="malformed")
             self._take_prompt_ids(choice)
             self._choice.take(choice)
         return self._too_large() if self._choice.size > self._plan.limit else None

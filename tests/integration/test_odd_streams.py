@@ -108,3 +108,56 @@ async def test_it_takes_nothing_from_a_reason_that_was_told(reason: Any, stream:
     else:
         (choice,) = response.json()["choices"]
         assert (choice["text"], choice["finish_reason"]) == ("ab", "stop")
+
+
+# --- types -------------------------------------------------------------------------------------------
+
+
+def choice(**fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "finish_reason": None, **fields}]}
+
+
+STREAMS = pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
+GOOD = {COMPLETIONS: sse(completion(" the")), CHAT: sse(chat({"content": " the"}))}
+ENDS = {COMPLETIONS: sse(completion("", "stop")), CHAT: sse(chat({}, "stop"))}
+USAGE = sse({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}})
+WRONG = [
+    (COMPLETIONS, choice(text=None)),
+    (COMPLETIONS, choice(text=5)),
+    (COMPLETIONS, choice(text=[])),
+    (COMPLETIONS, choice()),
+    (COMPLETIONS, {"choices": "abc"}),
+    (COMPLETIONS, {"choices": [1]}),
+    (COMPLETIONS, {"choices": [None]}),
+    (COMPLETIONS, {"choices": {"0": 1}}),
+    (COMPLETIONS, {"choices": [], "usage": "many"}),
+    (CHAT, choice(delta=None)),
+    (CHAT, choice(delta="x")),
+    (CHAT, choice(delta={"content": 5})),
+    (CHAT, choice(delta={"tool_calls": "x"})),
+]
+
+
+@STREAMS
+@pytest.mark.parametrize(("path", "wrong"), WRONG, ids=repr)
+async def test_tokens_of_the_wrong_type_are_no_answer(path: str, wrong: Any, stream: bool) -> None:
+    response, rig = await ask(says(sse(wrong), sse(wrong), ENDS[path], USAGE, DONE), path=path, stream=stream)
+    assert_broken(response, rig, way="stream:malformed")
+
+
+@STREAMS
+@pytest.mark.parametrize(("path", "wrong"), WRONG, ids=repr)
+async def test_nor_are_they_behind_good_ones(path: str, wrong: Any, stream: bool) -> None:
+    """Also where frames pass as they are: what is no text is not let through."""
+    events = [GOOD[path]] * 5 + [sse(wrong), ENDS[path], USAGE, DONE]
+    response, rig = await ask(says(*events), path=path, stream=stream)
+    assert_broken(response, rig, way="stream:malformed", shown=5 if stream else None)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_whole_answer_is_not_made_of_the_other_routes_events(path: str) -> None:
+    other = CHAT if path == COMPLETIONS else COMPLETIONS
+    response, rig = await ask(
+        says(GOOD[other], GOOD[other], ENDS[path], USAGE, DONE), path=path, stream=False
+    )
+    assert_broken(response, rig, way="stream:malformed")

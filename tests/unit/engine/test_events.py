@@ -84,7 +84,7 @@ def test_data_that_is_no_object_is_refused(raw: bytes) -> None:
 def test_deep_nesting_is_refused_and_nan_is_not() -> None:
     with pytest.raises(ValueError):
         decode_event(b'data: {"a":' + b"[" * 100_000 + b"\n\n")
-    assert decode_event(b'data: {"choices":[{"logprobs":NaN}]}\n\n').kind is EventKind.OUTPUT
+    assert decode_event(b'data: {"choices":[{"text":"x","top":NaN}]}\n\n').kind is EventKind.OUTPUT
 
 
 def test_usage_is_taken_from_any_event_that_has_it() -> None:

@@ -59,6 +59,7 @@ def test_a_cut_text_and_an_error_object_are_no_success() -> None:
 def test_what_is_no_stream_is_malformed() -> None:
     assert broken(b'{"choices": []}', kind="application/json") == "malformed"
     assert broken(b"data: {nonsense\n\n" + DONE) == "malformed"
+    assert broken(event({"choices": [{"index": 0, "text": None}]}) + token("stop") + DONE) == "malformed"
 
 
 def test_another_status_is_the_engines_refusal() -> None:

@@ -200,9 +200,20 @@ def test_a_lone_surrogate_of_an_engine_is_no_crash() -> None:
     assert rig.choice["text"] == "\ud800x"
 
 
-@pytest.mark.parametrize("junk", [{"choices": [7]}, {"choices": {}}, {"choices": [{"delta": 5}]}, {"x": 1}])
-def test_events_of_odd_shapes_do_no_harm(junk: Any) -> None:
-    assert Rig().feed(ROLE, junk, chat({"content": "a"}, "stop")).choice["message"]["content"] == "a"
+@pytest.mark.parametrize("odd", [{"x": 1}, {"choices": []}, {"choices": [], "id": 7}])
+def test_events_without_a_choice_do_no_harm(odd: Any) -> None:
+    assert Rig().feed(ROLE, odd, chat({"content": "a"}, "stop")).choice["message"]["content"] == "a"
+
+
+def test_events_of_the_other_route_are_no_answer() -> None:
+    assert Rig().feed(ROLE, text("a"), chat({}, "stop"), end=False).fault() == "malformed"
+    assert Rig(Api.COMPLETIONS).feed(chat({"content": "a"}, "stop"), end=False).fault() == "malformed"
+
+
+def test_the_first_choice_is_the_answer() -> None:
+    both = text("a", "stop")
+    both["choices"].append({"index": 1, "text": "b", "finish_reason": None})
+    assert Rig(Api.COMPLETIONS).feed(both).choice["text"] == "a"
 
 
 @pytest.mark.parametrize(
