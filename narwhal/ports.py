@@ -220,7 +220,8 @@ class StreamSink(Protocol):
 @dataclass(slots=True)
 class StreamCall:
     """A decode leg. `first_output_s` counts from dispatch to the first OUTPUT or FINISH event,
-    `silence_s` between reads after that (0 = off); `call.total_s` bounds it all (None = unbounded)."""
+    `silence_s` between whole events with data after that (0 = off): comments, blank lines and pieces of an
+    event are silence. `call.total_s` bounds it all (None = unbounded)."""
 
     call: EngineCall
     first_output_s: float

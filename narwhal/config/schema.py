@@ -321,7 +321,7 @@ _ENGINE = (
     _number(
         "engine.decode_read_timeout_s",
         60.0,
-        doc="Longest silence within a stream, seconds; 0 = off.",
+        doc="Longest time without a whole event in a stream, seconds; 0 = off. Comments are no events.",
         rule=NOT_NEGATIVE,
     ),
 )

@@ -42,16 +42,18 @@ class EventFeed:
         """Lets go of the sink, which may hold the leg that holds this. Nothing may be fed any more."""
         del self._sink
 
-    def feed(self, data: bytes) -> None:
-        """What one read brought. Raises StreamBroken, after the events before the fault were handed on."""
+    def feed(self, data: bytes) -> bool:
+        """What one read brought; whether it completed an event that has data, whatever that says.
+
+        Raises StreamBroken, after the events before the fault were handed on.
+        """
         if self.done:
-            return
+            return False
         try:
             events = self._splitter.feed(data)
         except StreamBroken as error:
             raise StreamBroken(str(error), iid=self._iid, kind=error.kind) from None
-        if events:
-            self._hand_on(events)
+        return bool(events) and self._hand_on(events)
 
     def end(self) -> None:
         """The body has ended. Raises StreamBroken unless DONE came first."""
@@ -60,15 +62,16 @@ class EventFeed:
         if not self.done:
             raise StreamBroken("the stream ended without [DONE]", iid=self._iid, kind="early_end")
 
-    def _hand_on(self, events: list[bytes]) -> None:
+    def _hand_on(self, events: list[bytes]) -> bool:
         if self.output_seen and not self._decode_all and all(map(is_plain, events)):
             self._sink.on_plain(events[0] if len(events) == 1 else b"".join(events), len(events))
-            return
+            return True
         decoded, fault = self._decode(events)
         if decoded:
             self._sink.on_events(decoded)
         if fault is not None:
             raise StreamBroken(f"event: {fault}", iid=self._iid, kind="malformed")
+        return any(event.document is not None for event in decoded)
 
     def _decode(self, events: list[bytes]) -> tuple[list[StreamEvent], ValueError | None]:
         """Up to DONE or the first event that is no JSON object."""

@@ -113,6 +113,8 @@ class _Leg:
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._reading = False
+        self._heard_at = 0.0
+        """Loop time from which silence counts."""
         self._scope: asyncio.Timeout | None = None
 
     # --- LegFlow ---
@@ -159,26 +161,27 @@ class _Leg:
         """Reads to DONE."""
         self._feed.open(self)
         reads = answer.aiter_raw()
+        loop = asyncio.get_running_loop()
         while not self._feed.done:
             if not self._may_read.is_set():
                 self._scope_until(None)
                 await self._may_read.wait()
+                self._heard_at = loop.time()
             self._count_silence()
             self._reading = True
             data = await anext(reads, None)
             self._reading = False
             if data is None:
                 self._feed.end()
-            else:
-                self._feed.feed(data)
+            elif self._feed.feed(data):
+                self._heard_at = loop.time()
             if self.error is not None:
                 raise self.error
 
     def _count_silence(self) -> None:
         if self._feed.output_seen:
             silence_s = self._call.silence_s
-            now = asyncio.get_running_loop().time()
-            self._scope_until(now + silence_s if silence_s > 0 else None)
+            self._scope_until(self._heard_at + silence_s if silence_s > 0 else None)
 
     def _scope_until(self, when: float | None) -> None:
         if self._scope is not None and self.error is None:

@@ -32,8 +32,8 @@ class DecodeLeg(Exchange[None]):
     """Ends at the DONE event. Is the `LegFlow` of its sink."""
 
     __slots__ = (
-        "_feed", "_first_due", "_first_output_s", "_opened", "_passed", "_refusal", "_remake", "_seen",
-        "_silence_s", "_verbatim", "paused", "pauses",
+        "_feed", "_first_due", "_first_output_s", "_heard_at", "_opened", "_passed", "_refusal", "_remake",
+        "_seen", "_silence_s", "_verbatim", "paused", "pauses",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +44,9 @@ class DecodeLeg(Exchange[None]):
         self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
         self._silence_s = call.silence_s
         self._first_output_s = call.first_output_s
+        self._heard_at = self.last_read_at
+        """Loop time from which silence counts: of the newest whole event, or of the end of a pause. Bytes
+        alone are no sign of life: a front end writes comments before a core that stands still."""
         self._opened = False
         self.paused = False
         self.pauses = 0
@@ -78,7 +81,8 @@ class DecodeLeg(Exchange[None]):
             self._refusal += data[: _REFUSAL_LIMIT - len(self._refusal)]
             return
         try:
-            self._feed.feed(data)
+            if self._feed.feed(data):
+                self._heard_at = self.last_read_at
         except StreamBroken as error:
             self.fail(error)
         if self._feed.done:
@@ -130,7 +134,7 @@ class DecodeLeg(Exchange[None]):
     def resume(self) -> None:
         if self.paused and self.connection is not None:
             self.paused = False
-            self.last_read_at = self.loop.time()
+            self._heard_at = self.loop.time()
             self.connection.resume_reading()
 
     @property
@@ -151,7 +155,7 @@ class DecodeLeg(Exchange[None]):
         if self._silence_s > 0:
             dues.append(self.loop.time() + self._silence_s / _GLANCES)
             if self._listening:
-                dues.append(self.last_read_at + self._silence_s)
+                dues.append(self._heard_at + self._silence_s)
         return min(dues, default=None)
 
     def look(self, now: float, stood_still_s: StoodStill) -> float | None:
@@ -161,14 +165,14 @@ class DecodeLeg(Exchange[None]):
             up = partial(prolonged, now=now, stood_still_s=stood_still_s)
             if not self._feed.output_seen and now >= up(self._first_due, first_s):
                 self._time_out("first_token", "no first token in time", limit_s=first_s)
-            elif self._listening and now >= up(self.last_read_at + silence_s, silence_s):
+            elif self._listening and now >= up(self._heard_at + silence_s, silence_s):
                 self._time_out("silence", f"no data for {silence_s} s", limit_s=silence_s)
         return super().look(now, stood_still_s)
 
     def _note_passed(self, now: float) -> None:
         if self.passed != self._seen:
             self._seen = self.passed
-            self.last_read_at = now
+            self._heard_at = now
 
     @property
     def _listening(self) -> bool:

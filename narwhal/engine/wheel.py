@@ -1,7 +1,7 @@
 """Coarse deadlines for many exchanges at the price of one timer.
 
 Each watched thing lies in one bucket, a tick wide. When its bucket comes up it is asked once; it looks at
-its own `last_read_at` and answers when to be asked again. So a read costs no timer, and a pass never
+its own times and answers when to be asked again. So a read costs no timer, and a pass never
 visits things that are not due. Precision is one tick, late, never early. The timer is set to the first
 bucket there is: ticks without one wake nobody.
 

@@ -512,6 +512,25 @@ def test_limits_of_a_stream(kind: Kind, said: bytes, limits: dict[str, float], k
     serve(kind, script, scenario)
 
 
+@pytest.mark.parametrize("begin", [b": ping\n\n", b"\n", b'data: {"id":"'], ids=["comment", "blank", "event"])
+def test_what_completes_no_event_is_silence(kind: Kind, begin: bytes) -> None:
+    async def script(line: Line) -> None:
+        await line.request()
+        await line.say(HEAD + chunk(event()) + chunk(begin))
+        more = b"x" if begin.startswith(b"data") else begin
+        while True:
+            await asyncio.sleep(0.02)
+            await line.say(chunk(more))
+
+    async def scenario(client: EngineClient, engine: ScriptedEngine) -> None:
+        for raw in (False, True):
+            call = replace(STREAM, silence_s=0.2)
+            error = await fails(client.stream(call, Sink(raw=raw)), EngineTimeout)
+            assert error.kind == "silence"
+
+    serve(kind, script, scenario)
+
+
 def test_a_sink_that_fails_its_leg_ends_it_with_that_error(kind: Kind) -> None:
     mine = StreamBroken("mine", kind="bad_finish")
 

@@ -161,3 +161,31 @@ async def test_a_whole_answer_is_not_made_of_the_other_routes_events(path: str) 
         says(GOOD[other], GOOD[other], ENDS[path], USAGE, DONE), path=path, stream=False
     )
     assert_broken(response, rig, way="stream:malformed")
+
+
+# --- what trickles -----------------------------------------------------------------------------------
+
+
+def trickles(begin: bytes, more: bytes) -> Speaks:
+    """Two tokens, then something every few milliseconds."""
+
+    async def speak(line: Line) -> None:
+        await line.say(HEAD + chunk(GOOD[COMPLETIONS]))
+        await asyncio.sleep(0.002)
+        await line.say(chunk(GOOD[COMPLETIONS]) + chunk(begin))
+        while True:
+            await asyncio.sleep(0.02)
+            await line.say(chunk(more))
+
+    return speak
+
+
+@STREAMS
+@pytest.mark.parametrize(
+    ("begin", "more"), [(b": ping\n\n", b": ping\n\n"), (b"\n", b"\n"), (b'data: {"id":"', b"x")], ids=repr
+)
+async def test_an_engine_that_only_says_that_it_is_there_is_silent(
+    begin: bytes, more: bytes, stream: bool
+) -> None:
+    response, rig = await ask(trickles(begin, more), stream=stream)
+    assert_broken(response, rig, way="stream:silence", shown=2 if stream else None)
