@@ -59,7 +59,8 @@ class Blame:
         """`interval_s`: seconds between monitor passes."""
         engines, eject_after = judgement.standings.engines, settings.eject_after
         every_s = settings.readmit_every * interval_s
-        self.edges = Edges(engines, eject_after=eject_after, every_s=every_s)
+        aside = judgement.standings.is_aside
+        self.edges = Edges(engines, eject_after=eject_after, every_s=every_s, aside=aside)
         self._pairs = Pairs(judgement, self.edges)
         self.pressure = BackPressure(eject_after=eject_after, every_s=every_s)
         self.preference = Preference(self.edges, self.pressure)
@@ -67,6 +68,7 @@ class Blame:
         self._relapses = judgement.standings.checks.relapses
         self._eject_after = eject_after
         self._begin_anew()
+        judgement.standings.absolve = self._absolve
         self._troubled: Set[str] = frozenset()
         """Engines with anything that a good leg clears: looked for after all but good legs of the others."""
         self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
@@ -159,7 +161,8 @@ class Blame:
         self._relapses.failed(evidence.iid)
         saturated = self.pressure.failed(evidence, now)
         row = self._judgement.row(evidence.iid, evidence.failure)
-        charged = self._poison.failed(evidence, now, row=row)
+        counts = not self._pairs.excuses(evidence)
+        charged = self._poison.failed(evidence, now, row=row, counts=counts)
         if charged is not None:
             return self._poisoned(evidence, charged, now=now)
         effects = self._pairs.failed(evidence, now)
@@ -249,6 +252,14 @@ class Blame:
     def reinstate(self, iid: str, now: float) -> Effects:
         """A drained engine passed every check: nothing is held against the process that returns."""
         return self._returned(self._judgement.reinstate(iid), now)
+
+    def _absolve(self, iid: str) -> Effects:
+        """It is ejected: what its KV brought its consumers is taken back, and not once more for a request."""
+        effects: list[Effect] = []
+        for (consumer, failure, row), times in self.edges.ejected(iid).items():
+            self._poison.settled((consumer, failure, iid, row))
+            effects += self._judgement.pardon(consumer, failure, times=times, row=row)
+        return tuple(effects)
 
     def _returned(self, effects: Effects, now: float) -> Effects:
         """What was known of an engine that is readmitted was of the time before."""

@@ -15,6 +15,10 @@ PARTNERS = 2
 
 IsOut = Callable[[str], bool]
 """An ejected engine: what was seen with it tells nothing of its partners."""
+Charge = tuple[str, FailureClass, int]
+"""What one failed decode is held against: the consumer, the class, the consumer's row of that class."""
+Row = Counter[Charge]
+"""Failed decodes of one producer's KV in a row."""
 
 
 # Identity is what counts: an edge is looked up, never compared.
@@ -80,6 +84,21 @@ class EdgeMap:
 
     def of(self, iid: str) -> list[Edge]:
         return [*self.out_of(iid), *self.into(iid)]
+
+    def charged_by(self, producer: str) -> Row:
+        """What its KV has its consumers charged with."""
+        row = Row()
+        for edge in self.out_of(producer):
+            row.update(
+                {(edge.consumer, *charge): times for charge, times in edge.charged.items() if times > 0}
+            )
+        return row
+
+    def acquit(self, producer: str, charges: Iterable[Charge]) -> None:
+        """Its consumers are charged with these no longer."""
+        for consumer, failure, row in charges:
+            if (edge := self.known(producer, consumer)) is not None:
+                edge.charged.pop((failure, row), None)
 
     def clear(self) -> None:
         for into in self._into.values():

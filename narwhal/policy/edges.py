@@ -24,6 +24,11 @@ row has had a decode across another edge that does not fail now: one that was di
 | --- | --- | --- |
 | any | bad probes with two producers or more, and it works with none | its own fault |
 
+| end | event | then |
+| --- | --- | --- |
+| any | it is ejected or readmitted, or is another process | nothing that failed with it counts any longer |
+| consumer | it is out, or held | what it failed counts against no producer, until a probe acquits it |
+
 Accused: it is to be probed with another consumer, or with the same one where there is no other.
 A consumer's failed decodes in a row, whatever their producers, are counted by the breaker. Not counted
 here: a decode that never reached its engine, back-pressure, silence behind the first token (the KV had come).
@@ -41,17 +46,13 @@ from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import FailureClass, ProbeOutcome
 from narwhal.model.numbers import seconds
 from narwhal.model.pair_view import EdgeView
-from narwhal.policy.edge_map import PARTNERS, Edge, EdgeMap, IsOut
+from narwhal.policy.edge_map import Charge, Edge, EdgeMap, IsOut, Row
+from narwhal.policy.kv_rows import KvRows
 
 _TRANSFER = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS})
 _BEHIND_FIRST_TOKEN = frozenset({"stream:silence"})
 _TRAVELS = ("producer", "consumer", "reason", "age_s")
 _NONE: frozenset[str] = frozenset()
-
-Charge = tuple[str, FailureClass, int]
-"""What one failed decode is held against: the consumer, the class, the consumer's row of that class."""
-Row = Counter[Charge]
-"""Failed decodes of one producer's KV in a row."""
 
 
 def is_about_transfer(failure: FailureClass, way: str) -> bool:
@@ -81,12 +82,12 @@ class Edges:
 
     __slots__ = ("_eject_after", "_every_s", "_owing", "_ripe", "_rows", "avoided", "map")
 
-    def __init__(self, engines: Iterable[str], *, eject_after: int, every_s: float) -> None:
-        """`every_s`: pause between two probes of one edge."""
+    def __init__(self, engines: Iterable[str], *, eject_after: int, every_s: float, aside: IsOut) -> None:
+        """`every_s`: pause between two probes of one edge. `aside`: who is out or held."""
         self.map = EdgeMap(engines)
         self._eject_after = eject_after
         self._every_s = every_s
-        self._rows: dict[str, Row] = {}
+        self._rows = KvRows(eject_after=eject_after, aside=aside)
         self._ripe: dict[Edge, None] = {}
         """Edges with failures enough, while an end is not sound with others."""
         self._owing: dict[Edge, None] = {}
@@ -102,8 +103,7 @@ class Edges:
         edge.good_at = max(edge.good_at, now)
         if edge.failures:
             self._forget_failures(edge)
-        if producer in self._rows:
-            del self._rows[producer]
+        self._rows.end(producer)
         return self._ripened(now, beside=edge) if self._ripe else ()
 
     def failed(
@@ -121,17 +121,13 @@ class Edges:
             edge.failing_since = now
         edge.failures += 1
         edge.charged[failure, row] += 1
-        charges = self._rows.setdefault(producer, Counter())
-        charges[consumer, failure, row] += 1
         if edge.failures >= self._eject_after and edge.avoided_at is None:
             self._ripe[edge] = None
             if self._is_the_pairs(edge, now):
                 edge.charged[failure, row] -= 1
-                self._less(producer, Counter({(consumer, failure, row): 1}))
                 return edge
-        if charges.total() >= self._eject_after and len({name for name, *_ in charges}) >= PARTNERS:
-            return self._suspect(producer, charges)
-        return None
+        told = self._rows.failed(producer, (consumer, failure, row))
+        return self._suspect(producer, told) if told is not None else None
 
     def take_back(self, producer: str, consumer: str, *, failure: FailureClass, row: int = 0) -> None:
         """One failure was the request's. Without one: nothing happens."""
@@ -141,20 +137,13 @@ class Edges:
             edge.failures -= 1
             if edge.failures < self._eject_after:
                 self._ripe.pop(edge, None)
-        self._less(producer, Counter({(consumer, failure, row): 1}))
+        self._rows.less(producer, Row({(consumer, failure, row): 1}))
 
     def pardoned(self, edge: Edge) -> Mapping[tuple[FailureClass, int], int]:
         """It is the pair's matter: what it added to others is taken back, from its producer's row here."""
         charged, edge.charged = edge.charged, Counter()
-        self._less(edge.producer, Counter({(edge.consumer, *key): n for key, n in charged.items()}))
+        self._rows.less(edge.producer, Row({(edge.consumer, *key): n for key, n in charged.items()}))
         return charged
-
-    def _less(self, producer: str, taken: Row) -> None:
-        charges = self._rows.get(producer)
-        if charges is not None:
-            charges -= taken
-            if not charges:
-                del self._rows[producer]
 
     def accuses(self, edge: Edge | None) -> bool:
         """It fails for good, and its producer is left to blame: the consumer does well with others, and the
@@ -178,9 +167,9 @@ class Edges:
         return True
 
     def _suspect(self, producer: str, row: Row) -> Suspect:
-        del self._rows[producer]
         consumers = sorted({name for name, *_ in row})
         own = {key: count for key, count in row.items() if not self.map.fails_without(key[0], producer)}
+        self.map.acquit(producer, own)
         reason = f"{row.total()} decodes in a row of its KV handoffs failed, on {', '.join(consumers)}"
         return Suspect(producer, reason, own, self.map.witness(producer, consumers))
 
@@ -229,26 +218,38 @@ class Edges:
             edge.due_at = now + self._every_s
         return due
 
-    # --- other processes -------------------------------------------------------------------------
+    # --- who goes, who comes ---------------------------------------------------------------------
+
+    def ejected(self, iid: str) -> Row:
+        """It is convicted: nothing that failed with it counts against its partners. What its KV had its
+        consumers charged with, to be taken back there. What is avoided stays so."""
+        brought = self.map.charged_by(iid)
+        self._begin_anew(iid)
+        return brought
 
     def restarted(self, iid: str, now: float) -> None:
         """The engine is a new process: every edge that knew the old one owes a probe at once."""
-        self._rows.pop(iid, None)
-        for edge in self.map.of(iid):
-            if edge.good_at > -inf or edge.failures or edge in self._owing:
-                self._forget_failures(edge)
-                edge.good_at = -inf
-                edge.due_at = now
-                edge.reason = edge.reason or f"{iid} is a new process"
-                self._owing[edge] = None
+        edges = self.map.of(iid)
+        known = [edge for edge in edges if edge.good_at > -inf or edge.failures or edge in self._owing]
+        self._begin_anew(iid)
+        for edge in known:
+            edge.good_at = -inf
+            edge.due_at = now
+            edge.reason = edge.reason or f"{iid} is a new process"
+            self._owing[edge] = None
 
     def readmitted(self, iid: str, now: float) -> None:
-        """Its failures were of the time before; what is avoided is probed at once."""
-        self._rows.pop(iid, None)
+        """What failed with it was of the time before; what is avoided is probed at once."""
+        self._begin_anew(iid)
         for edge in self.map.of(iid):
-            self._forget_failures(edge)
             if edge in self._owing:
                 edge.due_at = now
+
+    def _begin_anew(self, iid: str) -> None:
+        """No failure with it is left: of its KV, and of what it pulled from others."""
+        self._rows.forget(iid)
+        for edge in self.map.of(iid):
+            self._forget_failures(edge)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -265,7 +266,7 @@ class Edges:
     def _prove(self, edge: Edge, now: float) -> Edge | None:
         """A good probe: the edge is as if nothing had been. The edge, if it was avoided."""
         self._forget_failures(edge)
-        self._rows.pop(edge.producer, None)
+        self._rows.end(edge.producer)
         self._owing.pop(edge, None)
         edge.good_at, edge.due_at, edge.reason = now, None, ""
         if edge.avoided_at is None:
@@ -302,7 +303,8 @@ class Edges:
         What is no edge of two configured engines is left out.
         """
         self.map.clear()
-        self._rows, self._ripe, self._owing, self.avoided = {}, {}, {}, {}
+        self._rows.clear()
+        self._ripe, self._owing, self.avoided = {}, {}, {}
         for row in told if isinstance(told, list | tuple) else ():
             names = (row.get("producer"), row.get("consumer")) if isinstance(row, Mapping) else ("", "")
             edge = self.map.edge(str(names[0]), str(names[1]))

@@ -10,8 +10,8 @@
 | probes of its edges were bad with two producers, it works with none | held, probed across one |
 
 Accused: it is probed with another consumer; with the same one, and held, where there is no other.
-A producer that fails with all its consumers tells nothing of any of them, and an ejected engine nothing of
-its partners. Counting is `edges`' matter.
+A producer that fails with all its consumers tells nothing of any of them, and an engine that is out nothing
+of its partners: neither what failed with it before nor what fails yet. Counting is `edges`' matter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Pairs:
 
     def failed(self, evidence: LegFailed, now: float) -> Effects:
         iid, failure, peer = evidence.iid, evidence.failure, evidence.peer
-        if evidence.leg is not Leg.DECODE or not peer or not is_about_transfer(failure, evidence.way):
+        if self.excuses(evidence):
+            return NOTHING
+        if self._is_out(iid) or not _is_transfers(evidence):
             return self._judgement.step(evidence, now)
         row = self._judgement.row(iid, failure)
         verdict = self.edges.failed(peer, iid, failure=failure, now=now, row=row)
@@ -51,6 +53,10 @@ class Pairs:
             return (*counted, *self._suspected(verdict, evidence, now=now))
         counted = self._judgement.step(evidence, now)
         return (*counted, *self._accused(self.edges.map.known(peer, iid), now))
+
+    def excuses(self, evidence: LegFailed) -> bool:
+        """It may have failed for the KV of an engine that is out: held against nobody."""
+        return self._is_out(evidence.peer) and _is_transfers(evidence)
 
     def _suspected(self, suspect: Suspect, evidence: LegFailed, *, now: float) -> Effects:
         """A producer. This failure was never held against its consumer, the others are taken back."""
@@ -106,6 +112,10 @@ class Pairs:
 
     def edge_probed(self, evidence: EdgeProbed, now: float) -> Effects:
         outcome = evidence.outcome
+        if outcome is ProbeOutcome.BAD and (
+            self._is_out(evidence.producer) or self._is_out(evidence.consumer)
+        ):
+            outcome = ProbeOutcome.INCONCLUSIVE
         edge = self.edges.probed(evidence.producer, evidence.consumer, outcome=outcome, now=now)
         if outcome is ProbeOutcome.GOOD:
             return (_edge_told("edge_restored", edge),) if edge is not None else NOTHING
@@ -171,6 +181,12 @@ class Pairs:
     @staticmethod
     def _avoided(edges: Iterable[Edge]) -> Effects:
         return tuple(_edge_told("edge_avoided", edge) for edge in edges)
+
+
+def _is_transfers(evidence: LegFailed) -> bool:
+    """It pulled KV, and may have failed for it."""
+    is_remote = evidence.leg is Leg.DECODE and evidence.peer not in ("", evidence.iid)
+    return is_remote and is_about_transfer(evidence.failure, evidence.way)
 
 
 def _edge_told(kind: str, edge: Edge) -> Told:

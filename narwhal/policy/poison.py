@@ -10,6 +10,7 @@ A request is known by the digest of its body. A failure's *way* says how it fail
 | remembered with A only | failed on B | suspected: what it added on A and B is to be taken back |
 | suspected | failed on any engine | suspected: what it added there is to be taken back |
 | any but suspected | its token count was held against an engine | that too is to be taken back then |
+| any | the producer of its KV is ejected | what its transfers added is settled: taken back there already |
 | any | 60 s without a failure, or 1,024 newer requests | unknown |
 
 A token count that does not come is no failed request, and suspects none. Not remembered: what never reached
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import CountFailed, FailureClass, LegFailed
+from narwhal.policy.edges import is_about_transfer
 
 MOST = 1024
 """Failed requests remembered at most."""
@@ -66,8 +68,10 @@ class Poison:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def failed(self, evidence: LegFailed, now: float, *, row: int = 0) -> Mapping[Counted, int] | None:
-        """Remembers one failed leg, which is about to count to that `row`. None: no suspicion.
+    def failed(
+        self, evidence: LegFailed, now: float, *, row: int = 0, counts: bool = True
+    ) -> Mapping[Counted, int] | None:
+        """Remembers one failed leg, which is about to count to that `row`, or not. None: no suspicion.
 
         Otherwise the request is suspected poison: this failure is not to be counted, and what is returned
         (how often; may be empty) had been before.
@@ -78,7 +82,7 @@ class Poison:
         way = request.ways.setdefault(evidence.way, _Way())
         way.engines.add(evidence.iid)
         if len(way.engines) < 2:
-            if not evidence.again:
+            if counts and not evidence.again:
                 way.counted[evidence.iid, evidence.failure, evidence.peer, row] += 1
             return None
         counted = way.counted + request.counts
@@ -94,6 +98,13 @@ class Poison:
         if not request.suspected:
             request.counts[evidence.iid, evidence.failure, "", row] += 1
         return not request.suspected
+
+    def settled(self, counted: Counted) -> None:
+        """Failures of that kind have been taken back, where they may have been a transfer's."""
+        for request in self._requests.values():
+            for name, way in request.ways.items():
+                if counted in way.counted and is_about_transfer(counted[1], name):
+                    del way.counted[counted]
 
     def engines(self, evidence: LegFailed) -> tuple[str, ...]:
         """IDs of the engines on which this request failed in this way, sorted; may be empty."""

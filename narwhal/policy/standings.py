@@ -42,6 +42,8 @@ class Standings:
         self.checks = Checks(every_s=every_s, is_out=self.is_out)
         around = Around(self.eligible, lambda: self.drained, self._came_back)
         self.returns = Returns(self.ejections, around, together=together)
+        self.absolve: Callable[[str], Effects] = lambda iid: NOTHING
+        """Takes from an ejected engine's partners what was its own; set by `policy.blame`."""
         self.after_ejection: Callable[[str], Effects] = lambda iid: NOTHING
         """What an ejection brings for others; told right behind it."""
         self.require_wave: Callable[[str], Effects] = lambda why: NOTHING
@@ -82,6 +84,10 @@ class Standings:
     def is_out(self, iid: str) -> bool:
         """Ejected or drained: nobody uses it, and what it shows meanwhile moves nothing."""
         return iid in self.ejections or iid in self.drained
+
+    def is_aside(self, iid: str) -> bool:
+        """Out, or held until a probe decides: what fails on it tells nothing of its partners."""
+        return self.is_out(iid) or self.holding.is_held(iid)
 
     def sound(self, iids: Iterable[str]) -> frozenset[str]:
         """Those that are neither ejected nor owe a health check, drained or not."""
@@ -200,7 +206,7 @@ class Standings:
         self.version += 1
         self.checks.forget(iid)
         ended = self.free(iid, reason="it is ejected")
-        ended = (*ended, tell("ejection", iid, reason=reason), *self._needed_now(now))
+        ended = (*ended, tell("ejection", iid, reason=reason), *self._needed_now(now), *self.absolve(iid))
         return (*ended, *self.after_ejection(iid))
 
     def evict(self, iid: str, reason: str, *, now: float) -> Effects:

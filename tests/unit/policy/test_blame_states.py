@@ -43,20 +43,30 @@ requests = st.sampled_from((b"", b"r0", b"r1"))
 
 
 class Blamed(RuleBasedStateMachine):
-    """`failed`: (engine, class) to failures since the engine was last well that no suspected request did."""
+    """`failed`: (engine, class) to failures since the engine was last well that no suspected request did.
+
+    `brought`: (producer, consumer, class) to how many of those a conviction of the producer takes back.
+    `shared`: (producer, consumer) to transfers that failed while both were in, since either began anew.
+    `failing`: the consumer whose decode failed last.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
         self.fleet = fleet_of(" ".join(PRODUCERS + CONSUMERS), readmit_every=10)
         self.failed: Counter[tuple[str, FailureClass]] = Counter()
+        self.brought: Counter[tuple[str, str, FailureClass]] = Counter()
+        self.shared: Counter[tuple[str, str]] = Counter()
+        self.failing = ""
         self.requests: dict[bytes, tuple[float, dict[FailureClass, Counter[str]]]] = {}
         self.asked_at: dict[tuple[str, str], float] = {}
         self.was_out: set[str] = set()
 
     def step(self, evidence: Evidence) -> list[Effect]:
         served = [leg for leg in (Leg.PREFILL, Leg.DECODE) if self.fleet.can_serve(leg, self.now)]
+        aside = {*self.fleet.standings.ejected(), *self.fleet.standing(self.now).holds}
         effects = list(self.fleet.step(evidence, self.now))
+        self.producers_are_held_for_others(effects, aside)
         self.note(effects)
         if not any(isinstance(one, Told) and one.kind == "ejection" for one in effects):
             assert all(self.fleet.can_serve(leg, self.now) for leg in served), "a suspicion emptied a role"
@@ -66,6 +76,30 @@ class Blamed(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, ProbeWanted) and effect.kind is ProbeKind.EDGE:
                 self.asked_at[effect.producer, effect.iid] = self.now
+            if isinstance(effect, Told) and effect.kind in ("ejection", "readmission", "peer_restarted"):
+                self.begins_anew(str(effect.fields["iid"]), convicted=effect.kind == "ejection")
+
+    def begins_anew(self, iid: str, *, convicted: bool) -> None:
+        for producer, consumer, failure in [key for key in self.brought if iid in key[:2]]:
+            brought = self.brought.pop((producer, consumer, failure))
+            if convicted and iid == producer:
+                self.failed[consumer, failure] -= brought
+        for pair in [pair for pair in self.shared if iid in pair]:
+            del self.shared[pair]
+
+    def producers_are_held_for_others(self, effects: list[Effect], aside: set[str]) -> None:
+        """Never for what failed on engines that are out or held, or that were when it failed."""
+        for one in effects:
+            if not isinstance(one, Told) or one.kind != "hold":
+                continue
+            what, _, names = str(one.fields["reason"]).partition(
+                " decodes in a row of its KV handoffs failed, on "
+            )
+            told = names.split(", ") if names else []
+            assert not aside & set(told)
+            shared = [self.shared[str(one.fields["iid"]), name] for name in told]
+            assert all(times or name == self.failing for name, times in zip(told, shared, strict=True)), one
+            assert not told or sum(shared) + 1 >= int(what), one
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -74,6 +108,10 @@ class Blamed(RuleBasedStateMachine):
         if failure is FailureClass.OVERLOAD:
             request = b""
         seen = self.remembered(request).setdefault(failure, Counter())
+        out = self.fleet.standings.ejected()
+        transfer = failure in FAILURES[:2]
+        excused = transfer and producer in out
+        self.failing = consumer
         effects = self.step(
             LegFailed(consumer, Leg.DECODE, failure, f"{failure}:x", "x", peer=producer, request=request)
         )
@@ -82,8 +120,11 @@ class Blamed(RuleBasedStateMachine):
             bool(request) and failure is not FailureClass.OVERLOAD and bool(set(seen) - {consumer})
         )
         if not suspected:
-            self.failed[consumer, failure] += 1
-            seen[consumer] += 1
+            self.failed[consumer, failure] += not excused
+            seen[consumer] += not excused
+            if transfer and not excused and consumer not in out:
+                self.brought[producer, consumer, failure] += not request
+                self.shared[producer, consumer] += 1
             return
         for iid in seen:
             self.failed[iid, failure] = max(0, self.failed[iid, failure] - seen[iid])
@@ -108,9 +149,16 @@ class Blamed(RuleBasedStateMachine):
         self.step(LegSucceeded(consumer, Leg.DECODE, producer))
         for failure in FAILURES[:3]:
             del self.failed[consumer, failure]
+            self.forget_brought(consumer, failure)
             for _, ways in self.requests.values():
                 if consumer in ways.get(failure, ()):
                     ways[failure][consumer] = 0  # of a row that is over: nothing to be taken back
+
+    def forget_brought(self, consumer: str, failure: FailureClass | None = None, producer: str = "") -> None:
+        """A row is over, or an edge was proved: what it brought its consumer is that one's own."""
+        for key in tuple(self.brought):
+            if key[1] == consumer and producer in ("", key[0]) and failure in (None, key[2]):
+                del self.brought[key]
 
     @rule(iid=producers, name=st.sampled_from("abc"))
     def a_prefill_succeeds(self, iid: str, name: str) -> None:
@@ -126,14 +174,19 @@ class Blamed(RuleBasedStateMachine):
         self.step(EdgeProbed(producer, consumer, outcome))
         known = {(edge.producer, edge.consumer): edge for edge in self.fleet.edges(self.now)}
         edge = known.get((producer, consumer))
-        if outcome is not ProbeOutcome.INCONCLUSIVE:
+        out = {producer, consumer} & set(self.fleet.standings.ejected())
+        if outcome is ProbeOutcome.GOOD or (outcome is ProbeOutcome.BAD and not out):
             assert (edge is not None and edge.avoided) is (outcome is ProbeOutcome.BAD)
+        if outcome is ProbeOutcome.GOOD:
+            self.forget_brought(consumer, producer=producer)
 
     @rule(iid=anyone, peer=st.sampled_from(("", *PRODUCERS)), outcome=outcomes)
     def an_engine_is_probed(self, iid: str, peer: str, outcome: ProbeOutcome) -> None:
         peer = "" if peer == iid else peer
         effects = self.step(InferenceProbed(iid, outcome, peer, "seen"))
         self.asked_at[peer, iid] = self.now
+        if outcome is ProbeOutcome.GOOD:
+            self.forget_brought(iid)
         ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
         if outcome is not ProbeOutcome.BAD:
             assert not ejected

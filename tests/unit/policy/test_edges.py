@@ -19,7 +19,7 @@ ENGINES = ("d0", "d1", "d2", "p0", "p1", "p2")
 
 
 def machine(*, eject_after: int = 3) -> Edges:
-    return Edges(ENGINES, eject_after=eject_after, every_s=EVERY_S)
+    return Edges(ENGINES, eject_after=eject_after, every_s=EVERY_S, aside=nobody)
 
 
 def nobody(iid: str) -> bool:

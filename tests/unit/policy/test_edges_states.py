@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -18,7 +20,14 @@ producers, consumers = st.sampled_from(PRODUCERS), st.sampled_from(CONSUMERS)
 class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.edges = Edges(sorted({*PRODUCERS, *CONSUMERS}), eject_after=EJECT_AFTER, every_s=EVERY_S)
+        engines = sorted({*PRODUCERS, *CONSUMERS})
+        self.edges = Edges(
+            engines, eject_after=EJECT_AFTER, every_s=EVERY_S, aside=lambda iid: iid in self.aside
+        )
+        self.aside: set[str] = set()
+        """Who is out or held."""
+        self.told: dict[str, Counter[str]] = {iid: Counter() for iid in engines}
+        """Producer to consumers to what they failed since its row began and they last began anew."""
         self.now = 100.0
         self.row: dict[tuple[str, str], int] = {}
         self.cause: set[tuple[str, str]] = set()
@@ -28,6 +37,8 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(producer=producers, consumer=consumers)
     def crossed(self, producer: str, consumer: str) -> None:
         self.row[producer, consumer] = 0
+        if producer != consumer:
+            self.told[producer].clear()
         if consumer not in self.edges.avoided.get(producer, ()):
             self.cause.discard((producer, consumer))
         for edge in self.edges.crossed(producer, consumer, now=self.now):
@@ -38,12 +49,18 @@ class AnyOrder(RuleBasedStateMachine):
         row = self.row[producer, consumer] = self.row.get((producer, consumer), 0) + 1
         if row >= EJECT_AFTER:
             self.cause.add((producer, consumer))
+        self.told[producer][consumer] += producer != consumer
         verdict = self.edges.failed(producer, consumer, failure=failure, now=self.now)
+        told = {iid: n for iid, n in self.told[producer].items() if n and iid not in self.aside}
         if isinstance(verdict, Edge):
             assert row >= EJECT_AFTER
         elif isinstance(verdict, Suspect):
             assert verdict.iid == producer
             assert all(count > 0 for count in verdict.cleared.values())
+            assert len(told) >= 2, "one consumer's failures, the others' are excused"
+            assert sum(told.values()) >= EJECT_AFTER
+            assert not {iid for iid, *_ in verdict.cleared} & self.aside
+            self.told[producer].clear()
 
     @rule(producer=producers, consumer=consumers, outcome=st.sampled_from(list(ProbeOutcome)))
     def probed(self, producer: str, consumer: str, outcome: ProbeOutcome) -> None:
@@ -53,6 +70,8 @@ class AnyOrder(RuleBasedStateMachine):
         if outcome is ProbeOutcome.GOOD:
             assert not avoided
             self.row[producer, consumer] = 0
+            if producer != consumer:
+                self.told[producer].clear()
             self.cause.discard((producer, consumer))
         elif outcome is ProbeOutcome.BAD and producer != consumer:
             assert avoided
@@ -72,7 +91,20 @@ class AnyOrder(RuleBasedStateMachine):
         self.edges.readmitted(iid, self.now)
         self.begin_anew(iid)
 
+    @rule(iid=st.sampled_from(sorted({*PRODUCERS, *CONSUMERS})))
+    def is_ejected(self, iid: str) -> None:
+        self.edges.ejected(iid)
+        assert not self.edges.ejected(iid), "told twice"
+        self.begin_anew(iid)
+
+    @rule(iid=st.sampled_from(sorted({*PRODUCERS, *CONSUMERS})))
+    def is_set_aside_or_acquitted(self, iid: str) -> None:
+        self.aside ^= {iid}
+
     def begin_anew(self, iid: str) -> None:
+        self.told[iid].clear()
+        for consumers in self.told.values():
+            del consumers[iid]
         for pair in tuple(self.row):
             if iid in pair:
                 self.row[pair] = 0
@@ -95,6 +127,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.edges.restore(told, self.now)
         assert self.edges.avoided == avoided
         self.row.clear()
+        for consumers in self.told.values():
+            consumers.clear()
         self.asked_at.clear()
 
     @invariant()

@@ -1,0 +1,163 @@
+"""What an engine that is out, held or another process did to the accounts of its partners."""
+
+from __future__ import annotations
+
+import pytest
+
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import (
+    Check,
+    EdgeProbed,
+    Evidence,
+    FailureClass,
+    InferenceProbed,
+    LegFailed,
+    LegSucceeded,
+    ProcessSeen,
+    Validated,
+)
+from tests.unit.policy.test_blame import BAD, GOOD, STREAM, Court, crossed, decode_failed
+
+BACK = (Check("health", "passed"),)
+
+
+def unreachable(iid: str) -> list[Evidence]:
+    """It is ejected for it."""
+    refused = FailureClass.CONNECTION
+    return [LegFailed(iid, Leg.DECODE, refused, "connection:connect", "refused")] * 3
+
+
+def lost(iid: str, peer: str, request: bytes = b"") -> LegFailed:
+    return LegFailed(iid, Leg.DECODE, STREAM, "stream:first_token", "silent", peer=peer, request=request)
+
+
+# --- a consumer's charges in the rows of its producers ---
+
+
+def test_what_a_convicted_consumer_failed_is_not_held_against_its_producer() -> None:
+    court = Court()
+    court(lost("d0", "p0", b"1"), lost("d0", "p1", b"2"), lost("d0", "p0", b"3"))
+    court(InferenceProbed("d0", BAD, "", "it fails alone"))
+    assert court.out == ("d0",)
+    court.now += 30
+    court(lost("d1", "p0", b"4"))
+    assert court.held == {}
+    court(lost("d1", "p0", b"5"), lost("d2", "p0", b"6"))
+    assert court.held == {"p0": "inference"}, "three of others are its own evidence"
+
+
+def test_nor_while_it_is_held_and_its_probe_has_not_answered() -> None:
+    court = Court()
+    court(lost("d0", "p0"), lost("d0", "p1"), lost("d0", "p0"))
+    assert court.held == {"d0": "inference"}
+    court(lost("d1", "p0"))
+    assert court.held == {"d0": "inference"}
+    court(InferenceProbed("d0", GOOD, "p1"), lost("d1", "p0"))
+    assert court.held == {"p0": "inference"}, "the probe acquitted the consumer: what it failed counts again"
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_nor_what_it_failed_while_it_was_out(back: bool) -> None:
+    court = Court()
+    court(*unreachable("d0"), lost("d0", "p0"), lost("d0", "p0"))
+    assert court.blame.edges.view(court.now) == ()
+    court(*[Validated("d0", BACK)] * back)
+    court(lost("d1", "p0"))
+    assert court.held == {}
+
+
+def test_nor_what_it_failed_before_it_was_ejected_for_something_else_and_readmitted() -> None:
+    court = Court()
+    court(lost("d0", "p0"), lost("d0", "p0"), *unreachable("d0"), Validated("d0", BACK))
+    court(lost("d1", "p0"))
+    assert (court.held, court.out) == ({}, ())
+
+
+def test_nor_what_its_former_process_failed() -> None:
+    court = Court()
+    court(ProcessSeen("d0", 1.0), lost("d0", "p0"), lost("d0", "p0"), ProcessSeen("d0", 2.0))
+    court(lost("d1", "p0"))
+    assert court.held == {}
+
+
+def test_nor_what_a_drained_one_failed() -> None:
+    court = Court()
+    court(lost("d0", "p0"))
+    court.judgement.standings.set_drained(frozenset({"d0"}))
+    court(lost("d0", "p0"), lost("d1", "p0"), lost("d1", "p0"))
+    assert court.held == {}
+
+
+def test_a_probe_of_an_edge_that_ends_when_an_end_is_out_tells_nothing_of_the_pair() -> None:
+    court = Court()
+    court(*unreachable("d0"), EdgeProbed("p0", "d0", BAD), EdgeProbed("d0", "p1", BAD))
+    assert court.avoided == {}
+    court(Validated("d0", BACK), EdgeProbed("p0", "d0", BAD))
+    assert court.avoided == {"p0": {"d0"}}
+
+
+# --- a producer's charges in the accounts of its consumers ---
+
+
+def test_what_a_convicted_producers_kv_failed_is_not_held_against_its_consumers() -> None:
+    court = Court()
+    court(decode_failed("d0", "p0"), decode_failed("d0", "p0"), decode_failed("d1", "p0", failure=STREAM))
+    court(decode_failed("d1", "p1", failure=STREAM))
+    court(InferenceProbed("p0", BAD, consumer="d2"))
+    assert court.out == ("p0",)
+    assert court.streaks == {"d1": {"stream": 1}}
+    court(decode_failed("d0", "p1"))
+    assert (court.held, court.streaks["d0"]) == ({}, {"inference_status": 1})
+
+
+def test_nor_what_fails_of_the_kv_that_it_left() -> None:
+    court = Court(failure_quarantine_s=60.0)
+    court(*unreachable("p0"), *[decode_failed("d0", "p0")] * 5)
+    assert (court.held, court.streaks.get("d0")) == ({}, None)
+    assert court.blame.edges.view(court.now) == ()
+    silent = LegFailed("d0", Leg.DECODE, STREAM, "stream:silence", "silent", peer="p0")
+    court(*[silent] * 3)
+    assert court.held == {"d0": "inference"}, "its KV had come: that is no matter of the producer"
+
+
+def test_the_quarantine_that_it_brought_ends() -> None:
+    court = Court(failure_quarantine_s=60.0)
+    court(decode_failed("d0", "p0"))
+    assert court.held == {"d0": "quarantine"}
+    court(*unreachable("p0"))
+    assert "d0" not in court.held
+
+
+def test_nothing_is_taken_back_twice() -> None:
+    court = Court()
+    court(decode_failed("d0", "p0", b"poison"), *unreachable("p0"))
+    court(decode_failed("d0", "p1", b"one"), decode_failed("d0", "p1", b"two"))
+    court(decode_failed("d1", "p1", b"poison"))
+    assert court.streaks["d0"] == {"inference_status": 2}, "a conviction, then a suspected request"
+    court = Court()
+    court(*[decode_failed("d0", "p0")] * 2, decode_failed("d1", "p0"))
+    assert (court.held, court.streaks) == ({"p0": "inference"}, {})
+    court(decode_failed("d0", "p1"), decode_failed("d0", "p1"), InferenceProbed("p0", BAD, consumer="d1"))
+    assert court.streaks == {"d0": {"inference_status": 2}}, "a suspicion, then a conviction"
+
+
+def test_what_was_never_charged_is_not_taken_back_for_a_suspected_request() -> None:
+    court = Court()
+    court(*unreachable("p0"), decode_failed("d0", "p0", b"poison"))
+    court(decode_failed("d0", "p1", b"one"), decode_failed("d0", "p1", b"two"))
+    court(decode_failed("d1", "p1", b"poison"))
+    assert court.streaks["d0"] == {"inference_status": 2}
+
+
+def test_its_failed_edges_no_longer_speak_against_a_consumer() -> None:
+    court = Court()
+    court(crossed("p2", "d1"), decode_failed("d0", "p1"), *unreachable("p1"))
+    court(decode_failed("d0", "p0"), decode_failed("d0", "p0"), decode_failed("d1", "p0"))
+    assert (court.held, court.streaks.get("d0")) == ({"p0": "inference"}, None)
+
+
+def test_a_clean_decode_between_ends_a_row_and_leaves_nothing_to_take_back() -> None:
+    court = Court()
+    court(decode_failed("d0", "p0"), LegSucceeded("d0", Leg.DECODE, "p1"), decode_failed("d0", "p1"))
+    court(*unreachable("p0"))
+    assert court.streaks["d0"] == {"inference_status": 1}
