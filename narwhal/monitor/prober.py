@@ -13,7 +13,8 @@
 The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure,
 which an edge probe tells as a bad inference probe of it. A consumer that is busy (408, 429) tells nothing.
 Ours: the control pool had no connection, the probe was cancelled, the engine knows a higher epoch.
-At most one probe of a kind runs on an engine; one more that is wanted meanwhile is not begun.
+At most one probe of a kind runs on an engine; one more that is wanted meanwhile is not begun. Edges are many
+to one engine, so their probes take turns at both ends.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from narwhal.model.evidence import (
 from narwhal.monitor.beside import Beside
 from narwhal.monitor.identity import IdentityLooks
 from narwhal.monitor.probe_legs import ProbeLegs, judged, we_are_cancelled
+from narwhal.monitor.turns import Turns
 from narwhal.monitor.validation import Validation
 from narwhal.policy.faults import BACK_PRESSURE
 from narwhal.ports import EvidenceSink
@@ -63,8 +65,7 @@ class Prober:
         self._validation = validation
         self._sink = sink
         self._beside: Beside[Key] = Beside()
-        self._turns: dict[str, asyncio.Lock] = {}
-        """Edges are many to one engine: their probes take turns there."""
+        self._turns = Turns()
         self._looks: dict[ProbeKind, Callable[[ProbeWanted], Awaitable[Evidence]]] = {
             ProbeKind.HEALTH: self._health,
             ProbeKind.INFERENCE: self._inference,
@@ -132,13 +133,13 @@ class Prober:
         return seen
 
     async def _edge(self, probe: ProbeWanted) -> Evidence:
-        consumer = probe.iid
-        async with self._turns.setdefault(consumer, asyncio.Lock()):
-            outcome, detail, status = await judged(self._legs.transfer(probe.producer, consumer), consumer)
+        producer, consumer = probe.producer, probe.iid
+        async with self._turns.of((producer, consumer)):
+            outcome, detail, status = await judged(self._legs.transfer(producer, consumer), consumer)
             told = outcome is ProbeOutcome.BAD
             if told and (status in BACK_PRESSURE or not await self._does_well_alone(consumer)):
                 outcome = ProbeOutcome.INCONCLUSIVE
-        return EdgeProbed(probe.producer, consumer, outcome, detail)
+        return EdgeProbed(producer, consumer, outcome, detail)
 
     async def _does_well_alone(self, iid: str) -> bool:
         """What fails without any partner is no pair's matter: it is told as the engine's own."""

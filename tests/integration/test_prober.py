@@ -358,6 +358,32 @@ async def test_edges_of_one_engine_take_turns():
         assert made.engine(2).ledger.pulled == 1
 
 
+async def test_edges_of_one_producer_take_turns_and_others_do_not_wait_for_them():
+    async with rig(count=6) as made:
+        made.order(0, "slow", leg="probe", seconds=0.05)
+        for consumer in ("e1", "e2", "e3"):
+            made.prober.wanted(ProbeWanted(ProbeKind.EDGE, consumer, "e0"))
+        made.prober.wanted(ProbeWanted(ProbeKind.EDGE, "e5", "e4"))
+        most = 0
+        while not made.said(4):
+            await asyncio.sleep(0.002)
+            most = max(most, made.engine(0).running)
+        assert most == 1
+        probed = [(one.producer, one.consumer) for one in made.heard.of(EdgeProbed)]
+        assert probed == [("e4", "e5"), ("e0", "e1"), ("e0", "e2"), ("e0", "e3")]
+        assert {one.outcome for one in made.heard.of(EdgeProbed)} == {GOOD}
+
+
+async def test_edges_that_wait_for_each_others_ends_all_have_their_turn():
+    async with rig() as made:
+        edges = [("e0", "e1"), ("e1", "e2"), ("e2", "e0"), ("e1", "e0"), ("e2", "e1"), ("e0", "e2")]
+        for producer, consumer in edges:
+            made.prober.wanted(ProbeWanted(ProbeKind.EDGE, consumer, producer))
+        await until(lambda: made.said(6), "every edge of the ring, both ways, is probed")
+        assert [(one.producer, one.consumer) for one in made.heard.of(EdgeProbed)] == edges
+        assert not made.prober.busy
+
+
 async def test_a_fleet_of_probes_begins_a_few_at_a_time():
     async with rig(count=40) as made:
         turns, begun = 0, []
