@@ -8,6 +8,7 @@
 | free, relieved | 429 | saturated since now, unless since earlier |
 | saturated since S | `eject_after` times 429, the last 30 s after S or later | suspected, each time |
 | saturated since S, but not so far | an inference probe is answered 429 | counts, and tells nothing else |
+| any | an inference probe is answered 408 | not saturated, and tells nothing else |
 | saturated | any other answer; a good inference probe | not saturated |
 | saturated | nothing for longer than it asked, or than probes pause, and 5 s | not saturated: nobody knows |
 
@@ -31,7 +32,8 @@ SATURATED_S = 30.0
 """Back-pressure without any other answer for so long is a fault."""
 GRACE_S = 5.0
 """Seconds beyond what it asked for, or the pause of probes, after which the next 429 is a first one."""
-TOO_MANY = "overload:429"
+_TOO_MANY = 429
+TOO_MANY = f"overload:{_TOO_MANY}"
 """The way of a leg that was answered 429."""
 _SILENT = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
 
@@ -72,8 +74,11 @@ class BackPressure:
             return ""
         return f"nothing but 429 for {now - saturation.since:.0f} s, {saturation.answers} times"
 
-    def probed(self, iid: str, now: float) -> bool:
-        """An inference probe was answered 429. True: that is a fault by now, not a burst."""
+    def probed(self, iid: str, now: float, *, status: int) -> bool:
+        """An inference probe was answered 408 or 429. True: that is a fault by now, not a burst."""
+        if status != _TOO_MANY:
+            self.answered(iid)
+            return False
         return self._count(iid, now) is not None
 
     def _count(self, iid: str, now: float) -> _Saturation | None:

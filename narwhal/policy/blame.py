@@ -38,6 +38,7 @@ from narwhal.model.evidence import (
 from narwhal.model.settings import RecoverySettings
 from narwhal.policy.back_pressure import BackPressure
 from narwhal.policy.edges import Edges, is_about_transfer
+from narwhal.policy.faults import BACK_PRESSURE
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.leg_runs import LegRuns, Run
 from narwhal.policy.pairs import Pairs
@@ -48,8 +49,6 @@ from narwhal.policy.refusals import Refusals, is_refusal, why_refused
 
 LOOK_AGAIN_S = 5.0
 """Pause between two probes of one engine for suspected requests: a client may send one for ever."""
-
-_TOO_MANY = 429
 
 
 class Blame:
@@ -218,17 +217,17 @@ class Blame:
         checks = self._judgement.standings.checks
         if checks.is_stale(ProbeKind.INFERENCE, evidence):
             return checks.again(ProbeKind.INFERENCE, iid, now=now)
-        busy = evidence.outcome is ProbeOutcome.BAD and evidence.status == _TOO_MANY
-        if busy and not self.pressure.probed(iid, now):
+        bad, status = evidence.outcome is ProbeOutcome.BAD, evidence.status
+        if bad and status in BACK_PRESSURE and not self.pressure.probed(iid, now, status=status):
             # It is busy, as a sound one may be; the probe is made again, and for ever it cannot be busy.
-            evidence = replace(evidence, outcome=ProbeOutcome.INCONCLUSIVE, detail="it is busy (429)")
+            evidence = replace(evidence, outcome=ProbeOutcome.INCONCLUSIVE, detail=f"it is busy ({status})")
         if evidence.outcome is ProbeOutcome.GOOD:
             self._refusals.proved(iid, now)
             self._runs.forget(iid)
             self.pressure.forget(iid)
             restored = self._pairs.crossed_well(evidence, now)
             return (*restored, *self._judgement.step(evidence, now))
-        if evidence.outcome is ProbeOutcome.BAD and evidence.peer and not is_refusal(evidence.status):
+        if evidence.outcome is ProbeOutcome.BAD and evidence.peer and not _is_said(status):
             return self._pairs.across_failed(evidence, now)
         if evidence.outcome is ProbeOutcome.BAD and is_refusal(evidence.status):
             evidence = replace(evidence, detail=why_refused(evidence.status))
@@ -272,3 +271,8 @@ class Blame:
                 self.pressure.forget(iid)
         self._look()
         return effects
+
+
+def _is_said(status: int) -> bool:
+    """The engine gave an answer that no transfer brings: a refusal, or "later"."""
+    return is_refusal(status) or status in BACK_PRESSURE

@@ -2,7 +2,7 @@
 
 | evidence | does |
 | --- | --- |
-| a decode leg failed | its producer is one that the engine's probe is to cross, "" = a local decode |
+| a decode leg failed, maybe for its KV | the engine's probe is to cross its producer, "" = a local decode |
 | a leg or a token count timed out | no leg has been heard of since |
 | a leg went well | a leg has been heard of |
 | a health check was good after timeouts | half a word, unless a leg has been heard of since |
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import CountFailed, FailureClass, LegFailed
 from narwhal.policy.breaker import Breaker, Proof, Verdict
+from narwhal.policy.edges import is_about_transfer
 
 _PROOF = {Leg.PREFILL: Proof.PREFILL, Leg.DECODE: Proof.DECODE}
 
@@ -30,7 +31,7 @@ class Suspicion:
 
     def failed(self, evidence: LegFailed) -> Verdict | None:
         """A leg; None: its streak asks for nothing, or its request's token count was counted already."""
-        if evidence.leg is Leg.DECODE:
+        if evidence.leg is Leg.DECODE and is_about_transfer(evidence.failure, evidence.way):
             self._producers.setdefault(evidence.iid, {})[evidence.peer] = None
         return None if evidence.again else self.counted(evidence)
 

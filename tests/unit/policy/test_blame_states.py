@@ -180,15 +180,23 @@ class Blamed(RuleBasedStateMachine):
         if outcome is ProbeOutcome.GOOD:
             self.forget_brought(consumer, producer=producer)
 
-    @rule(iid=anyone, peer=st.sampled_from(("", *PRODUCERS)), outcome=outcomes)
-    def an_engine_is_probed(self, iid: str, peer: str, outcome: ProbeOutcome) -> None:
+    @rule(
+        iid=anyone,
+        peer=st.sampled_from(("", *PRODUCERS)),
+        outcome=outcomes,
+        status=st.sampled_from((0, 0, 500, 408, 429)),
+    )
+    def an_engine_is_probed(self, iid: str, peer: str, outcome: ProbeOutcome, status: int) -> None:
         peer = "" if peer == iid else peer
-        effects = self.step(InferenceProbed(iid, outcome, peer, "seen"))
+        avoided = [edge for edge in self.fleet.edges(self.now) if edge.avoided]
+        effects = self.step(InferenceProbed(iid, outcome, peer, "seen", status))
+        if outcome is ProbeOutcome.BAD and status in (408, 429):
+            assert [edge for edge in self.fleet.edges(self.now) if edge.avoided] == avoided
         self.asked_at[peer, iid] = self.now
         if outcome is ProbeOutcome.GOOD:
             self.forget_brought(iid)
         ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
-        if outcome is not ProbeOutcome.BAD:
+        if outcome is not ProbeOutcome.BAD or status == 408:
             assert not ejected
 
     @rule(iid=anyone, start=st.sampled_from((1.0, 2.0)))

@@ -122,7 +122,8 @@ def test_timeouts_and_overload_ask_for_a_health_check_and_hold_nobody(failure: F
 
 def test_after_timeouts_a_good_health_check_is_followed_by_an_inference_probe_without_a_hold() -> None:
     fleet = fleet_of()
-    failed(fleet, "d0", C.TIMEOUT, times=3, peer="p1")
+    failed(fleet, "d0", C.TIMEOUT, times=3, peer="p0")
+    failed(fleet, "d0", C.STREAM, peer="p1")
     fleet.step(LegSucceeded("d0", Leg.DECODE, "p0"), NOW)
     effects = fleet.step(HealthProbed("d0", GOOD), NOW)
     assert effects == (ProbeWanted(INFERENCE, "d0", "p1"),)

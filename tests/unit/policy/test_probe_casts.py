@@ -1,0 +1,119 @@
+"""Whose KV a probe pulls, and what a busy answer to it tells: nothing, of nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from narwhal.model.effect import ProbeKind, ProbeWanted
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import FailureClass, InferenceProbed, LegFailed, LegSucceeded
+from tests.unit.policy.test_blame import BAD, GOOD, NOW, STREAM, Court, decode_failed, probes
+
+OVERLOAD = FailureClass.OVERLOAD
+
+
+def lost(iid: str, peer: str = "", way: str = "first_token") -> LegFailed:
+    return LegFailed(iid, Leg.DECODE, STREAM, f"stream:{way}", "silent", peer=peer)
+
+
+def busy(iid: str, peer: str = "", status: int = 429) -> LegFailed:
+    return LegFailed(iid, Leg.DECODE, OVERLOAD, f"overload:{status}", "busy", peer=peer, retry_after_s=4.0)
+
+
+# --- a busy answer ---
+
+
+@pytest.mark.parametrize("status", [408, 429])
+@pytest.mark.parametrize("peer", ["", "p0"])
+def test_a_probe_that_is_told_later_decides_nothing_and_is_made_again(status: int, peer: str) -> None:
+    court = Court()
+    court(*[lost("d0", peer)] * 3)
+    assert court(InferenceProbed("d0", BAD, peer, f"status {status}", status)) == []
+    assert (court.held, court.avoided, court.out) == ({"d0": "inference"}, {}, ())
+    court.now += 10
+    assert probes(list(court.judgement.standings.tick(court.now))) == [
+        ProbeWanted(ProbeKind.INFERENCE, "d0", peer)
+    ]
+    court(InferenceProbed("d0", GOOD, peer))
+    assert (court.held, court.avoided, court.out) == ({}, {}, ())
+
+
+@pytest.mark.parametrize("status", [408, 429])
+def test_nor_does_it_tell_of_a_producer_that_is_probed(status: int) -> None:
+    court = Court()
+    court(lost("d0", "p0"), lost("d0", "p0"), lost("d1", "p0"))
+    assert court(InferenceProbed("p0", BAD, "", "busy", status, consumer="d1")) == []
+    assert (court.held, court.avoided, court.out) == ({"p0": "inference"}, {}, ())
+
+
+def test_an_engine_that_says_nothing_but_429_is_held_and_judged_itself_and_no_edge_of_it() -> None:
+    court = Court()
+    asked = []
+    for number in range(7):
+        court.now = NOW + 6.2 * number
+        asked += probes(court(busy("d0", ("p0", "p1")[number % 2])))
+    assert (court.held, court.avoided) == ({"d0": "inference"}, {})
+    assert [one for one in asked if one.kind is ProbeKind.INFERENCE] == [
+        ProbeWanted(ProbeKind.INFERENCE, "d0")
+    ]
+    court(InferenceProbed("d0", BAD, "p0", "status 429", 429))
+    assert (court.out, court.avoided) == (("d0",), {})
+
+
+def test_probes_across_edges_that_are_answered_429_for_30_s_are_the_engines_matter_too() -> None:
+    court = Court()
+    court(*[lost("d0", "p0")] * 3)
+    for after_s in (0, 10, 20):
+        court.now = NOW + after_s
+        court(InferenceProbed("d0", BAD, "p0", "status 429", 429))
+    assert (court.out, court.avoided) == ((), {})
+    court.now = NOW + 30
+    court(InferenceProbed("d0", BAD, "p0", "status 429", 429))
+    assert (court.out, court.avoided) == (("d0",), {})
+
+
+def test_a_408_among_them_is_another_answer_than_429() -> None:
+    court = Court()
+    court(*[lost("d0", "p0")] * 3)
+    for after_s, status in ((0, 429), (10, 429), (20, 408), (30, 429), (40, 429), (50, 429)):
+        court.now = NOW + after_s
+        court(InferenceProbed("d0", BAD, "p0", f"status {status}", status))
+    assert (court.held, court.out, court.avoided) == ({"d0": "inference"}, (), {})
+
+
+# --- whose KV ---
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        busy("d0", "p1"),
+        busy("d0", "p1", 408),
+        LegFailed("d0", Leg.DECODE, FailureClass.CONNECTION, "connection:connect", "refused", peer="p1"),
+        LegFailed("d0", Leg.DECODE, FailureClass.TIMEOUT, "timeout:connect", "silent", peer="p1"),
+        lost("d0", "p1", "silence"),
+    ],
+)
+def test_a_probe_crosses_only_producers_whose_transfers_failed(other: LegFailed) -> None:
+    court = Court()
+    court(other)
+    asked = [one for _ in range(3) for one in probes(court(lost("d0", "p0")))]
+    assert [(one.kind, one.producer) for one in asked] == [(ProbeKind.INFERENCE, "p0")]
+    assert court.judgement.standings.checks.producers("d0") == ("p0",)
+
+
+def test_where_none_failed_it_is_a_local_one() -> None:
+    court = Court()
+    asked = probes(court(busy("d0", "p0"), *[lost("d0", "p1", "silence")] * 3))
+    assert asked == [ProbeWanted(ProbeKind.INFERENCE, "d0")]
+    assert court.judgement.standings.checks.producers("d0") == ("",)
+    court(InferenceProbed("d0", GOOD))
+    assert court.held == {}
+
+
+def test_local_decodes_that_failed_have_their_turn() -> None:
+    court = Court()
+    court(decode_failed("d0"), decode_failed("d0", "p0"), decode_failed("d0"))
+    assert court.judgement.standings.checks.producers("d0") == ("", "p0")
+    court(InferenceProbed("d0", GOOD, "p0"), LegSucceeded("d0", Leg.DECODE))
+    assert court.held == {}
