@@ -8,6 +8,7 @@
 | 429 and nothing else for 30 s, or 4xx to different requests | the engine | it is held and probed |
 | one kind of leg fails in a row, in whatever ways | the engine | as `leg_runs` says it is held and probed |
 | a probe began before what is owed now, or before its newest evidence | nobody | it is made again at once |
+| a probe with a partner that is out by now was bad | nobody | the same, without it |
 | another process start or ID | nobody | every edge that knew the old process is probed |
 | anything else | the engine | as `judgement` says |
 """
@@ -218,6 +219,8 @@ class Blame:
         if checks.is_stale(ProbeKind.INFERENCE, evidence):
             return checks.again(ProbeKind.INFERENCE, iid, now=now)
         bad, status = evidence.outcome is ProbeOutcome.BAD, evidence.status
+        if bad and self._pairs.lost_its_partner(evidence):
+            return checks.again(ProbeKind.INFERENCE, iid, now=now)
         if bad and status in BACK_PRESSURE and not self.pressure.probed(iid, now, status=status):
             # It is busy, as a sound one may be; the probe is made again, and for ever it cannot be busy.
             evidence = replace(evidence, outcome=ProbeOutcome.INCONCLUSIVE, detail=f"it is busy ({status})")

@@ -78,7 +78,7 @@ class Pairs:
         iid, peer, checks = evidence.iid, evidence.peer, self._judgement.standings.checks
         edge = self.edges.probed(peer, iid, outcome=ProbeOutcome.BAD, now=now)
         told = self._avoided((edge,) if edge is not None else ())
-        failed = checks.failed_across(iid, peer)
+        failed = [one for one in checks.failed_across(iid, peer) if not self._is_out(one)]
         fail_anyway = [one for one in failed if self.edges.map.failing_consumers(one, self._is_out)]
         accused = self._blamed(self.edges.map.known(peer, iid), now) if peer in fail_anyway else NOTHING
         with_two = len(failed) - len(fail_anyway) >= PARTNERS
@@ -92,6 +92,10 @@ class Pairs:
         else:
             asked = self._judgement.step(evidence, now)
         return (*told, *accused, *asked)
+
+    def lost_its_partner(self, evidence: InferenceProbed) -> bool:
+        """Whoever it was made with is out by now: what it showed may be that one's doing."""
+        return any(self._is_out(one) for one in (evidence.peer, evidence.consumer) if one)
 
     def _is_out(self, iid: str) -> bool:
         return self._judgement.standings.is_out(iid)

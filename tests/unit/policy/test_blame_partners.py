@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
     Check,
@@ -16,7 +17,7 @@ from narwhal.model.evidence import (
     ProcessSeen,
     Validated,
 )
-from tests.unit.policy.test_blame import BAD, GOOD, STREAM, Court, crossed, decode_failed
+from tests.unit.policy.test_blame import BAD, GOOD, STREAM, Court, crossed, decode_failed, probes
 
 BACK = (Check("health", "passed"),)
 
@@ -161,3 +162,38 @@ def test_a_clean_decode_between_ends_a_row_and_leaves_nothing_to_take_back() -> 
     court(decode_failed("d0", "p0"), LegSucceeded("d0", Leg.DECODE, "p1"), decode_failed("d0", "p1"))
     court(*unreachable("p0"))
     assert court.streaks["d0"] == {"inference_status": 1}
+
+
+# --- probes whose partner went out meanwhile ---
+
+
+def test_a_probe_across_a_producer_that_is_ejected_meanwhile_tells_nothing_and_is_made_without_it() -> None:
+    court = Court()
+    court.judgement.standings.able = {Leg.PREFILL: frozenset({"p0"}), Leg.DECODE: frozenset({"d0", "d1"})}
+    court(*[lost("d0", "p0")] * 3, *unreachable("p0"))
+    effects = court(InferenceProbed("d0", BAD, "p0", "silent", number=1))
+    assert (court.held, court.out, court.avoided) == ({"d0": "inference"}, ("p0",), {})
+    assert probes(effects) == [ProbeWanted(ProbeKind.INFERENCE, "d0")]
+    court(InferenceProbed("d0", GOOD, number=2))
+    assert court.held == {}
+
+
+def test_nor_is_it_one_of_two_that_convict_a_consumer() -> None:
+    court = Court()
+    court(crossed("p1", "d0"), *[lost("d0", "p0")] * 3, InferenceProbed("d0", BAD, "p0", "silent"))
+    assert court.avoided == {"p0": {"d0"}}
+    court(*unreachable("p0"), crossed("p2", "d1"))
+    effects = court(InferenceProbed("d0", BAD, "p1", "silent"))
+    assert (court.out, court.held["d0"]) == (("p0",), "inference")
+    (asked,) = probes(effects)
+    assert (asked.kind, asked.iid, asked.producer in ("p0", "p1", "")) == (ProbeKind.INFERENCE, "d0", False)
+
+
+def test_a_producer_is_not_judged_by_a_consumer_that_is_ejected_meanwhile() -> None:
+    court = Court()
+    court(lost("d0", "p0"), lost("d0", "p0"), lost("d1", "p0"))
+    assert court.judgement.standings.checks.consumer("p0") == "d0"
+    court(*unreachable("d0"))
+    effects = court(InferenceProbed("p0", BAD, "", "silent", consumer="d0", number=1))
+    assert (court.held, court.out) == ({"p0": "inference"}, ("d0",))
+    assert [(one.iid, one.kind) for one in probes(effects)] == [("p0", ProbeKind.INFERENCE)]

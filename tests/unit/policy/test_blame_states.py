@@ -189,6 +189,7 @@ class Blamed(RuleBasedStateMachine):
     def an_engine_is_probed(self, iid: str, peer: str, outcome: ProbeOutcome, status: int) -> None:
         peer = "" if peer == iid else peer
         avoided = [edge for edge in self.fleet.edges(self.now) if edge.avoided]
+        moot = peer in self.fleet.standings.ejected()
         effects = self.step(InferenceProbed(iid, outcome, peer, "seen", status))
         if outcome is ProbeOutcome.BAD and status in (408, 429):
             assert [edge for edge in self.fleet.edges(self.now) if edge.avoided] == avoided
@@ -196,7 +197,7 @@ class Blamed(RuleBasedStateMachine):
         if outcome is ProbeOutcome.GOOD:
             self.forget_brought(iid)
         ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
-        if outcome is not ProbeOutcome.BAD or status == 408:
+        if outcome is not ProbeOutcome.BAD or status == 408 or moot:
             assert not ejected
 
     @rule(iid=anyone, start=st.sampled_from((1.0, 2.0)))
