@@ -7,7 +7,7 @@
       DeadlineError         -> 504       RequestExpired, QueueExpired, HandoffExpired
       EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StaleEpoch,
                                          StreamBroken, HandoffInvalid, SuspectedPoison, PoolExhausted,
-                                         EngineTaken
+                                         EngineTaken, ProbeLate
       IdentityError         -> 503/409   AttestationInvalid
       StoreError                         StoreUnreachable, StoreProtocolError, StoreDamaged, Fenced
       ConfigError           -> exit 2
@@ -216,6 +216,10 @@ class PoolExhausted(EngineError):
 
 class EngineTaken(EngineError):
     """The whole fleet or this engine was taken out of placement: no leg is sent. Never the engine's fault."""
+
+
+class ProbeLate(EngineError):
+    """The KV handoff of a probe grew too old before its decode: it is not sent. Never the engine's fault."""
 
 
 class IdentityError(NarwhalError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Any, Protocol
 
 from narwhal.errors import EngineError
@@ -123,11 +124,16 @@ class EngineCall:
 
 @dataclass(slots=True)
 class EngineReply:
-    """A whole answer, whatever its status. Header names are lower case."""
+    """A whole answer, whatever its status. Header names are lower case.
+
+    `not_before` (Clock.now): nothing of it had come by then, so the engine may have made it as early as that,
+    however late it was read. -inf: nobody noted it.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    not_before: float = -inf
 
 
 class EventKind(Enum):
@@ -267,11 +273,13 @@ class DecodeWatch(Protocol):
 class KvDescriptor:
     """A validated KV handoff. `params` is opaque and travels whole, values unchanged.
 
-    `producer` is the producer's own engine ID: it changes when that engine restarts.
+    `producer` is the producer's own engine ID: it changes when that engine restarts. Its prefill may have
+    completed, and its lease begun, as early as `since` (Clock.now). -inf: nobody knows, it is too old.
     """
 
     producer: str
     params: Mapping[str, Any]
+    since: float = -inf
 
 
 class Dialect(Protocol):

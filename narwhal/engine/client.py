@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
+from narwhal.clock import SystemClock
+from narwhal.engine.arrivals import Arrivals
 from narwhal.engine.connection import Connection
 from narwhal.engine.exchange import Exchange, Fetch
 from narwhal.engine.patience import patience
@@ -60,11 +62,16 @@ class LeanClient:
         self._idle = IdleConnections(loop)
         self._wheel = Wheel(loop)
         self._names = Names()
+        self._arrivals = Arrivals(loop, SystemClock().now)
         self._open: set[Connection] = set()
 
     def allow_for(self, stood_still_s: StoodStill) -> None:
         """Time limits of calls end later by what our own loop missed of them."""
         self._wheel.stood_still_s = stood_still_s
+
+    def date_by(self, now: Callable[[], float]) -> None:
+        """What answers tell of their age is on this clock; before the first call."""
+        self._arrivals = Arrivals(self._loop, now)
 
     def pool(self) -> PoolView:
         return PoolView(limit=self._seats.size, busy=self._seats.taken, waiting=self._seats.waiting)
@@ -79,7 +86,7 @@ class LeanClient:
         return len(self._idle)
 
     def fetch(self, call: EngineCall) -> Coroutine[Any, Any, EngineReply]:
-        return self._run(Fetch(call, self._loop, limit=self._limit))
+        return self._run(self._fetch(call))
 
     def stream(self, call: StreamCall, sink: StreamSink) -> Coroutine[Any, Any, None]:
         return self._run(DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
@@ -93,7 +100,7 @@ class LeanClient:
             return
         try:
             idle = self._idle.take(call.iid)
-            self._idle.put(idle or await self._connect(Fetch(call, self._loop, limit=self._limit)))
+            self._idle.put(idle or await self._connect(self._fetch(call)))
         finally:
             self._seats.give()
 
@@ -105,6 +112,9 @@ class LeanClient:
         await asyncio.sleep(0)
 
     # --- one exchange ---
+
+    def _fetch(self, call: EngineCall) -> Fetch:
+        return Fetch(call, self._loop, limit=self._limit, arrivals=self._arrivals)
 
     async def _run(self, exchange: Exchange[Result]) -> Result:
         """Seat, connection, exchange; waits for the first two count in the call's total.

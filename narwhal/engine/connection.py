@@ -111,7 +111,8 @@ class Connection(asyncio.Protocol):
             return
         if self._parser is None:
             return
-        exchange.started = True
+        if not exchange.started:
+            exchange.on_first_byte()
         exchange.last_read_at = exchange.loop.time()
         try:
             self._parser.feed_data(data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 from narwhal.engine.client import ClientSettings, LeanClient, no_epoch
@@ -48,6 +48,10 @@ class LeanControl:
     def allow_for(self, stood_still_s: StoodStill) -> None:
         """As LeanClient's."""
         self._client.allow_for(stood_still_s)
+
+    def date_by(self, now: Callable[[], float]) -> None:
+        """As LeanClient's."""
+        self._client.date_by(now)
 
     async def get(self, iid: str, path: str, *, timeout_s: float) -> EngineReply:
         return await self._ask(iid, f"GET {path}", body=b"", timeout_s=timeout_s)

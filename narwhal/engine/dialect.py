@@ -53,6 +53,7 @@ class Vllm:
         _check_finish(document.get("choices"), iid)
         descriptor = self._connector.descriptor(document.get("kv_transfer_params"), iid)
         _check_sendable(descriptor, iid)
+        descriptor.since = reply.not_before
         return descriptor
 
     def decode_body(self, request: InferenceRequest, descriptor: KvDescriptor | None) -> bytes:

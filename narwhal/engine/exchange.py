@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from narwhal.engine.arrivals import Arrivals
 from narwhal.engine.wheel import StoodStill, prolonged
 from narwhal.errors import EngineError, EngineTimeout, EngineUnreachable, StreamBroken
 from narwhal.ports import EngineCall, EngineReply
@@ -66,6 +67,9 @@ class Exchange(Generic[Result]):
         self.connection = connection
         self._reused = connection.reused
         self.last_read_at = self.loop.time()
+
+    def on_first_byte(self) -> None:
+        self.started = True
 
     def on_head(self, head: Head) -> None:
         self.head = head
@@ -127,20 +131,40 @@ class Exchange(Generic[Result]):
 
 
 class Fetch(Exchange[EngineReply]):
-    """Collects a whole answer, at most `limit` bytes of body."""
+    """Collects a whole answer, at most `limit` bytes of body.
 
-    __slots__ = ("_body", "_limit", "_size")
+    The age of the answer is that of its first byte: what the engine made may be as old, though its end came
+    late.
+    """
 
-    def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop, *, limit: int) -> None:
+    __slots__ = ("_arrivals", "_body", "_limit", "_not_before", "_size")
+
+    def __init__(
+        self, call: EngineCall, loop: asyncio.AbstractEventLoop, *, limit: int, arrivals: Arrivals
+    ) -> None:
         super().__init__(call, loop)
         self._limit = limit
+        self._arrivals = arrivals
+        self._not_before = 0.0
         self._size = 0
         self._body: list[bytes] = []
 
     def again(self) -> Self:
-        fresh = type(self)(self.call, self.loop, limit=self._limit)
+        fresh = type(self)(self.call, self.loop, limit=self._limit, arrivals=self._arrivals)
         fresh.total_due = self.total_due
         return fresh
+
+    def attach(self, connection: Connection) -> None:
+        super().attach(connection)
+        self._not_before = self._arrivals.begin()
+
+    def detach(self) -> None:
+        super().detach()
+        self._arrivals.end()
+
+    def on_first_byte(self) -> None:
+        super().on_first_byte()
+        self._not_before = self._arrivals.not_before(self._not_before)
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)
@@ -153,4 +177,5 @@ class Fetch(Exchange[EngineReply]):
     def on_complete(self) -> None:
         assert self.head is not None
         if not self.done.done():
-            self.done.set_result(EngineReply(self.head.status, self.head.headers, b"".join(self._body)))
+            body = b"".join(self._body)
+            self.done.set_result(EngineReply(self.head.status, self.head.headers, body, self._not_before))

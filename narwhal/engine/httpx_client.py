@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
+from narwhal.clock import SystemClock
 from narwhal.engine.client import ClientSettings, no_epoch
 from narwhal.engine.feed import EventFeed
 from narwhal.engine.refusal import refusal
@@ -39,8 +40,11 @@ class HttpxClient:
         )
 
     async def fetch(self, call: EngineCall) -> EngineReply:
+        sent_at = SystemClock().now()
         async with _in_time(call), self._answer(call) as answer:
-            return await self._whole(answer, call.iid)
+            reply = await self._whole(answer, call.iid)
+        reply.not_before = sent_at
+        return reply
 
     async def stream(self, call: StreamCall, sink: StreamSink) -> None:
         leg = _Leg(call, sink, limit=self._limit)

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import orjson
 
-from narwhal.errors import EngineError, EngineRefused, EngineTaken, PoolExhausted, StaleEpoch
+from narwhal.errors import EngineError, EngineRefused, EngineTaken, PoolExhausted, ProbeLate, StaleEpoch
 from narwhal.model.evidence import ProbeOutcome
 from narwhal.model.placement import Reservation
 from narwhal.model.request import Api, InferenceRequest
@@ -56,8 +56,11 @@ class Books(Protocol):
     def prefills(self, iid: str) -> None:
         """A prefill begins or ends there."""
 
-    def left(self, iid: str, tokens: int) -> Reservation:
-        """A prefill handed off KV, which waits for its decode."""
+    def left(self, iid: str, tokens: int, *, since: float) -> Reservation:
+        """A prefill handed off KV, at `since` at the earliest, which waits for its decode."""
+
+    def late(self, since: float) -> bool:
+        """That KV is too old to be pulled."""
 
     def pulled(self, left: Reservation) -> None:
         """A decode elsewhere went well."""
@@ -100,15 +103,17 @@ class ProbeLegs:
     async def local(self, iid: str) -> None:
         """Both legs on one engine."""
         request = own_request(self._probed.model, tokens=ANSWER_TOKENS)
-        await self._prefill(iid, request)
-        self._books.stays(self._books.left(iid, PROMPT_TOKENS))
+        descriptor = await self._prefill(iid, request)
+        self._books.stays(self._books.left(iid, PROMPT_TOKENS, since=descriptor.since))
         await self._decode(iid, request)
 
     async def transfer(self, producer: str, consumer: str) -> None:
         """A prefill leg on one engine and the decode leg that pulls its KV on another."""
         request = own_request(self._probed.model, tokens=ANSWER_TOKENS)
         descriptor = await self._prefill(producer, request)
-        left = self._books.left(producer, PROMPT_TOKENS)
+        left = self._books.left(producer, PROMPT_TOKENS, since=descriptor.since)
+        if self._books.late(descriptor.since):
+            raise ProbeLate("the KV handoff of the probe grew too old before its decode", iid=producer)
         await self._decode(consumer, request, descriptor=descriptor)
         self._books.pulled(left)
 
@@ -179,8 +184,8 @@ def own_request(model: str, *, tokens: int) -> InferenceRequest:
 
 
 def is_ours(error: EngineError) -> bool:
-    """It tells nothing of the engine: our own pool, our own epoch, an operator's drain."""
-    return isinstance(error, PoolExhausted | StaleEpoch | EngineTaken)
+    """It tells nothing of the engine: our own pool, epoch or standstill, an operator's drain."""
+    return isinstance(error, PoolExhausted | ProbeLate | StaleEpoch | EngineTaken)
 
 
 def is_busy(error: EngineError) -> bool:

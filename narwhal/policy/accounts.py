@@ -103,10 +103,11 @@ class Accounts:
 
     # --- KV that is held -------------------------------------------------------------------------
 
-    def hand_off(self, prefill: Reservation, tokens: int, *, now: float) -> None:
-        """The prefill of so many `tokens` completed: its reservation ends and its KV waits to be pulled."""
+    def hand_off(self, prefill: Reservation, tokens: int, *, since: float) -> None:
+        """The prefill of so many `tokens` completed, at `since` at the earliest: its reservation ends and its
+        KV waits to be pulled."""
         if self.release(prefill):
-            self._kv.charge(prefill.ticket, prefill.iid, tokens=tokens, work=prefill.work, now=now)
+            self._kv.charge(prefill.ticket, prefill.iid, tokens=tokens, work=prefill.work, since=since)
             self._unweighed.add(prefill.iid)
 
     def pulled(self, prefill: Reservation) -> None:
@@ -123,11 +124,11 @@ class Accounts:
         """A prefill of a probe begins or ends on the engine: decode drift has nothing to score meanwhile."""
         self.loads[iid].mix()
 
-    def probe_left(self, iid: str, tokens: int, *, now: float) -> Reservation:
-        """A probe's prefill handed off KV. For `pulled` or `stays`; it was never resident."""
+    def probe_left(self, iid: str, tokens: int, *, since: float) -> Reservation:
+        """As `hand_off`, of a probe, which was never resident. For `pulled` or `stays`."""
         self._tickets += 1
         work = self.loads[iid].prefill_seconds(tokens)
-        self._kv.charge(self._tickets, iid, tokens=tokens, work=work, now=now)
+        self._kv.charge(self._tickets, iid, tokens=tokens, work=work, since=since)
         self._unweighed.add(iid)
         return Reservation(self._tickets, iid, Leg.PREFILL, work, 0.0, False)
 

@@ -14,6 +14,9 @@
 A decode on the producer itself pulls nothing: its blocks stay held to the lease's end too, and nobody was to
 come for them.
 
+No router sees a prefill complete: what is told here is the earliest moment that it may have been, so that no
+lease is over before it is thought to be. Charges need not come in the order of these moments.
+
 The lease is the engines' own: 30 s by default (vLLM's `kv_lease_duration`). `serving.handoff_timeout_s` is a
 lease less a sixth, so that one above 25 s tells of a longer lease.
 """
@@ -23,6 +26,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil, inf
 from typing import Any
 
@@ -40,6 +44,12 @@ _FIELDS = ("handoffs", "tokens", "work", "remaining_s")
 def lease_s(handoff_timeout_s: float) -> float:
     """Seconds that producers hold blocks for, as far as the configuration tells."""
     return max(LEASE_S, handoff_timeout_s * 6 / 5)
+
+
+def too_old(since: float, now: float, *, bound_s: float) -> bool:
+    """A handoff whose prefill may have completed at `since` may not be sent to a decode engine any more: its
+    blocks may soon be another request's, and nobody would notice."""
+    return now - since > bound_s
 
 
 # Not frozen, like all that is made several times a request: a frozen one costs thrice as much to make.
@@ -90,10 +100,15 @@ class KvLedger:
         """Newest own handoff; newest one that a document told of."""
         self.by_engine: Mapping[str, Held] = {iid: Held() for iid in engines}
 
-    def charge(self, ticket: int, iid: str, *, tokens: int, work: float, now: float) -> None:
-        """The prefill `ticket` (positive, never used before) completed on `iid`."""
+    def charge(self, ticket: int, iid: str, *, tokens: int, work: float, since: float) -> None:
+        """The prefill `ticket` (positive, never used before) completed on `iid`, as early as `since`."""
         self._last_ticket = ticket
-        self._add(ticket, _Entry(iid, now + self._lease_s, tokens, work))
+        until = since + self._lease_s
+        later = list(takewhile(lambda one: self._entries[one].until > until, reversed(self._entries)))
+        self._add(ticket, _Entry(iid, until, tokens, work))
+        for one in reversed(later):
+            if one in self._entries:
+                self._entries.move_to_end(one)
 
     def release(self, ticket: int) -> str:
         """The blocks were pulled, or given up by the decode engine. Whose they were, "" if not held."""

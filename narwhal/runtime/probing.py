@@ -33,6 +33,7 @@ from narwhal.monitor.validation import (
 )
 from narwhal.policy.accounts import Accounts
 from narwhal.policy.fleet import Fleet
+from narwhal.policy.kv_ledger import too_old
 from narwhal.policy.readmission import TransferPeers, ring, transfer_peers
 from narwhal.ports import ControlGate, StatePublisher
 
@@ -53,16 +54,18 @@ class ProbingParts:
 class ProbeBooks:
     """Implements monitor.probe_legs.Books: probes are in the accounts, and not resident."""
 
-    def __init__(self, accounts: Accounts, clock: Clock, *, taken: Callable[[str], bool]) -> None:
+    def __init__(
+        self, accounts: Accounts, *, taken: Callable[[str], bool], late: Callable[[float], bool]
+    ) -> None:
         self.taken = taken
+        self.late = late
         self._accounts = accounts
-        self._clock = clock
         self.prefills = accounts.probe_prefills
         self.pulled = accounts.pulled
         self.stays = accounts.stays
 
-    def left(self, iid: str, tokens: int) -> Reservation:
-        return self._accounts.probe_left(iid, tokens, now=self._clock.now())
+    def left(self, iid: str, tokens: int, *, since: float) -> Reservation:
+        return self._accounts.probe_left(iid, tokens, since=since)
 
 
 class Probing:
@@ -74,13 +77,14 @@ class Probing:
         sidecars = sidecar_control(config.engines, config.engine)
         for pool in (parts.control, sidecars):
             pool.allow_for(parts.stood_still_s)
+            pool.date_by(parts.clock.now)
         self._identities = EngineIdentities(config.engines, parts.control, sidecars=sidecars)
         legs = ProbeLegs(
             parts.control,
             make_dialect(config.engine.dialect, config.engine.connector),
             gate=parts.gate,
             probed=Probed.by(config.engine, model=config.model),
-            books=ProbeBooks(parts.fleet.accounts, parts.clock, taken=parts.fleet.upkeep.taken),
+            books=ProbeBooks(parts.fleet.accounts, taken=parts.fleet.upkeep.taken, late=self._late),
         )
         self._ask = Questions(self._identities, legs, timeout_s=config.engine.health_timeout_s)
         looks = None if config.contract is None else IdentityLooks(self._ask, contract=config.contract)
@@ -135,6 +139,9 @@ class Probing:
         """The ownership is over: what was under way is nobody's evidence."""
         self._prober.abandon()
         self._checks.abandon()
+
+    def _late(self, since: float) -> bool:
+        return too_old(since, self._parts.clock.now(), bound_s=self._config.serving.handoff_timeout_s)
 
     async def aclose(self) -> None:
         await self._identities.aclose()

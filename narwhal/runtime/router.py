@@ -111,6 +111,7 @@ class Router:
             stamp=self.control.leg_stamp,
         )
         self.client.allow_for(self.lag.stood_still_s)
+        self.client.date_by(clock.now)
         self.probes = LeanControl(
             config.engines,
             connections=config.engine.control_connections,

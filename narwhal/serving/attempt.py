@@ -20,6 +20,7 @@ from narwhal.model.placement import Reservation
 from narwhal.model.settings import ServingSettings
 from narwhal.policy.faults import classify
 from narwhal.policy.fleet import Fleet
+from narwhal.policy.kv_ledger import too_old
 from narwhal.ports import KvDescriptor
 from narwhal.serving.control import ControlCheck
 from narwhal.serving.decode import DecodeLeg
@@ -69,7 +70,7 @@ class Attempt:
         except NoSeat:
             producer = await self._seat_for_prefill(job, avoid)
         descriptor = await self._run_prefill(job, producer)
-        job.entry.hand_off(producer, job.demand.input_tokens)
+        job.entry.hand_off(producer, job.demand.input_tokens, since=descriptor.since)
         await self._run_decode(job, producer, descriptor=descriptor, avoid=avoid)
 
     def _reserve_prefill(self, job: Job, avoid: Set[str]) -> Reservation:
@@ -97,7 +98,7 @@ class Attempt:
     async def _seat_for_decode(
         self, job: Job, since: float, *, producer: str, avoid: Set[str]
     ) -> Reservation | None:
-        """Its KV waits since `since`, and its prefill is done: a loss of control does not end it."""
+        """Its KV may wait since `since`, and its prefill is done: a loss of control does not end it."""
         stale_at = since + self._handoff_s
         late = (
             partial(HandoffExpired, "the KV handoff grew too old in line for a decode seat")
@@ -139,14 +140,14 @@ class Attempt:
                 raise NoSeat("others wait for one")
             reservation = self._fleet.reserve_decode(job.demand, now, producer=producer, avoid=avoid)
         except NoSeat:
-            reservation = await self._seat_for_decode(job, now, producer=producer, avoid=avoid)
+            reservation = await self._seat_for_decode(job, descriptor.since, producer=producer, avoid=avoid)
         if reservation is None:
             raise self._control.refusal() or NoEngine("no engine can take the decode leg now")
         entry.hold(reservation)
         rid = new_engine_rid()
         entry.row.decode_iid, entry.row.decode_rid = reservation.iid, rid
         entry.row.crossed = crossed = reservation.iid != producer
-        permit, peer = (self._permit_handoff(now), producer) if crossed else (None, "")
+        permit, peer = (self._permit_handoff(descriptor.since), producer) if crossed else (None, "")
         place = Place(reservation.iid, rid, job.deadline, permit)
         output = open_output(job, self._clock, limit=self._response_limit)
         pulled = partial(self._fleet.accounts.pulled, prefill)
@@ -184,7 +185,7 @@ class Attempt:
         """A KV handoff that is too old may point at blocks of another request: wrong text, unnoticed."""
 
         def permit() -> None:
-            if self._clock.now() - since > self._handoff_s:
+            if too_old(since, self._clock.now(), bound_s=self._handoff_s):
                 raise HandoffExpired("the KV handoff grew too old before its decode could be sent")
 
         return permit

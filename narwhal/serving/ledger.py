@@ -94,11 +94,11 @@ class Entry:
             self._missed_slo = True
             self._ledger.totals.missed_slo()
 
-    def hand_off(self, prefill: Reservation, tokens: int) -> None:
-        """The prefill leg has ended on its engine, which holds its KV from now on."""
+    def hand_off(self, prefill: Reservation, tokens: int, *, since: float) -> None:
+        """The prefill leg has ended on its engine, which may hold its KV from `since` on."""
         self._held.remove(prefill)
         ledger = self._ledger
-        ledger.fleet.accounts.hand_off(prefill, tokens, now=ledger.clock.now())
+        ledger.fleet.accounts.hand_off(prefill, tokens, since=since)
         if ledger.freed is not None:
             ledger.freed()
 

@@ -542,7 +542,7 @@ def show_kv(own: Own, show: Callable[[], None]) -> None:
     for tokens in (20, 20, 10):
         prefill = own.fleet.reserve_prefill(Demand(tokens), NOW)
         assert prefill is not None
-        own.fleet.accounts.hand_off(prefill, tokens, now=NOW - tokens)
+        own.fleet.accounts.hand_off(prefill, tokens, since=NOW - tokens)
         show()
     own.fleet.accounts.expire(NOW + 15)
     show()

@@ -63,7 +63,7 @@ async def test_kv_that_nobody_has_pulled_keeps_a_producer_from_being_stopped():
         reservation = own.fleet.reserve_prefill(Demand(10, 10), own.clock.now())
         assert reservation is not None
         assert reservation.iid == "e0"
-        own.fleet.accounts.hand_off(reservation, 10, now=own.clock.now())
+        own.fleet.accounts.hand_off(reservation, 10, since=own.clock.now())
         own.fleet.release(reservation, own.clock.now())
         await own.drain("e0")
         for _ in range(5):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
 from narwhal.engine.attestation import EngineIdentities
 from narwhal.engine.control import LeanControl
@@ -96,14 +97,20 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(count: int = 3, *, connections: int = 16, budget_s: float = 5.0) -> AsyncIterator[Rig]:
+async def rig(
+    count: int = 3,
+    *,
+    connections: int = 16,
+    budget_s: float = 5.0,
+    late: Callable[[float], bool] = lambda since: False,
+) -> AsyncIterator[Rig]:
     """Engines e0, e1, e2... Which of them transfer with a validated one, `peers` says."""
     async with engines_here(count) as stands:
         engines = specs(stands, roles="p" + "d" * (count - 1))
         gate, heard = Gate(), Heard()
         control = LeanControl(engines, connections=connections, connect_timeout_s=1.0, stamp=lambda: "demo/5")
         accounts = accounts_of_probes()
-        legs = legs_of(control, gate, budget_s=budget_s, accounts=accounts)
+        legs = legs_of(control, gate, budget_s=budget_s, accounts=accounts, late=late)
         identities = EngineIdentities(engines, control, sidecars=control)
         ask = Questions(identities, legs, timeout_s=budget_s)
         steps = readmission_steps(
@@ -163,6 +170,24 @@ async def test_a_probe_across_an_edge_really_pulls():
             probed = await made.look(ProbeKind.INFERENCE, "e1", "e0")
             assert probed == InferenceProbed("e1", GOOD, peer="e0", status=200)
             assert made.engine(0).ledger.pulled == pulled
+
+
+async def test_kv_of_a_probe_that_is_too_old_is_not_pulled_and_says_nothing():
+    """As of a router that stood still between the legs."""
+    asked: list[float] = []
+
+    def late(since: float) -> bool:
+        asked.append(since)
+        return True
+
+    async with rig(late=late) as made:
+        before = SystemClock().now()
+        assert (await made.look(ProbeKind.INFERENCE, "e1", "e0")).outcome is INCONCLUSIVE
+        assert (await made.look(ProbeKind.EDGE, "e1", "e0")).outcome is INCONCLUSIVE
+        assert all(before <= since <= SystemClock().now() for since in asked)
+        assert len(asked) == 2
+        assert made.engine(1).stats.legs["probe"] == 0
+        assert made.accounts.kv(SystemClock().now())["e0"].handoffs == 2
 
 
 async def test_a_stopped_core_answers_health_and_fails_the_inference_probe():

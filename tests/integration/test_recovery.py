@@ -116,6 +116,14 @@ async def watched(count: int = 3, *, connections: int = 16, **recovery: Any) -> 
         assert not monitoring.degraded, monitoring.reason
 
 
+async def test_probes_count_the_age_of_their_kv_on_the_routers_clock_and_to_the_same_bound():
+    async with watched() as router:
+        reply = await router.control.get("e0", "/health", timeout_s=30.0)
+        assert reply.not_before == router.clock.now()
+        late = router.probing._late
+        assert [late(router.clock.now() - age_s) for age_s in (24.9, 25.1)] == [False, True]
+
+
 # --- found out ---------------------------------------------------------------------------------------
 
 

@@ -65,7 +65,7 @@ class SameProcesses:
 def maintenance_of(router: SimRouter) -> Maintenance:
     gate = router.parts.gate
     fleet, probed = router.fleet, Probed("tiny", health_s=5.0, leg_s=5.0)
-    books = ProbeBooks(fleet.accounts, router.clock, taken=fleet.upkeep.taken)
+    books = ProbeBooks(fleet.accounts, taken=fleet.upkeep.taken, late=lambda since: False)
     dialect = make_dialect("vllm", "nixl")
     legs = ProbeLegs(SilentEngines(), dialect, gate=gate, probed=probed, books=books)
     ask = Questions(SameProcesses(), legs, timeout_s=5.0)

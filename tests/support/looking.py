@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from narwhal.clock import SystemClock
 from narwhal.engine.dialect import make_dialect
 from narwhal.model.settings import SloSettings
 from narwhal.monitor.identity import CheckedProcesses, Questions
@@ -24,12 +23,17 @@ def accounts_of_probes() -> Accounts:
 
 
 def legs_of(
-    control: ControlClient, gate: ControlGate, *, budget_s: float, accounts: Accounts | None = None
+    control: ControlClient,
+    gate: ControlGate,
+    *,
+    budget_s: float,
+    accounts: Accounts | None = None,
+    late: Callable[[float], bool] = lambda since: False,
 ) -> ProbeLegs:
-    """Of the model `simulated`; `budget_s` bounds a health check and a leg."""
+    """Of the model `simulated`; `budget_s` bounds a health check and a leg, `late` knows too old KV."""
     probed = Probed("simulated", budget_s, budget_s)
     dialect = make_dialect("vllm", "nixl")
-    books = ProbeBooks(accounts or accounts_of_probes(), SystemClock(), taken=lambda iid: False)
+    books = ProbeBooks(accounts or accounts_of_probes(), taken=lambda iid: False, late=late)
     return ProbeLegs(control, dialect, gate=gate, probed=probed, books=books)
 
 

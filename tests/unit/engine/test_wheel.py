@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from narwhal.engine.arrivals import Arrivals
 from narwhal.engine.exchange import Fetch
 from narwhal.engine.wheel import StoodStill, Wheel, prolonged
 from narwhal.errors import EngineTimeout
@@ -228,7 +229,8 @@ def test_a_limit_is_prolonged_by_what_the_loop_missed_since_it_began() -> None:
 async def fetch_at(now_s: float, *, missed_s: float, spare_s: float = inf) -> bool:
     """Is a fetch of one second at its end so long after its begin."""
     call = EngineCall("e0", "GET", "/health", Leg.PROBE, "rid", total_s=1.0, spare_s=spare_s)
-    fetch = Fetch(call, asyncio.get_running_loop(), limit=100)
+    loop = asyncio.get_running_loop()
+    fetch = Fetch(call, loop, limit=100, arrivals=Arrivals(loop, loop.time))
     assert fetch.total_due is not None
     again = fetch.look(fetch.total_due - 1.0 + now_s, lambda within_s: missed_s)
     assert (again is None) is fetch.done.done()

@@ -265,7 +265,7 @@ def test_a_member_of_a_wave_waits_for_prefills_and_kv_of_the_others_whose_decode
         assert prefill.iid == "e0"
         await scene.maintenance.drain(WAVE)
         assert not await scene.passes("e1")
-        accounts.hand_off(prefill, 10, now=now)
+        accounts.hand_off(prefill, 10, since=now)
         assert not await scene.passes("e1")
         decode = scene.fleet.reserve_decode(Demand(10, 10), now, producer="e0")
         assert decode is not None

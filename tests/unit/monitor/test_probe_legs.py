@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 
 from narwhal.engine.dialect import make_dialect
-from narwhal.errors import EngineError, EngineTaken, EngineTimeout, HandoffInvalid, PoolExhausted, StaleEpoch
+from narwhal.errors import (
+    EngineError,
+    EngineTaken,
+    EngineTimeout,
+    HandoffInvalid,
+    PoolExhausted,
+    ProbeLate,
+    StaleEpoch,
+)
 from narwhal.model.evidence import ProbeOutcome
 from narwhal.monitor.probe_legs import PROMPT_TOKENS, Probed, outcome_for, own_request
 from narwhal.monitor.validation import listed_models
@@ -51,6 +59,7 @@ def test_the_other_engines_leg_says_nothing() -> None:
 
 def test_our_own_pool_and_our_own_epoch_say_nothing() -> None:
     assert blamed(PoolExhausted("full")) is ProbeOutcome.INCONCLUSIVE
+    assert blamed(ProbeLate("late")) is ProbeOutcome.INCONCLUSIVE
     assert blamed(EngineTaken("drained")) is ProbeOutcome.INCONCLUSIVE
     assert blamed(StaleEpoch("old", epoch=9, error={})) is ProbeOutcome.INCONCLUSIVE
 

@@ -12,6 +12,7 @@ from narwhal.errors import (
     EngineUnreachable,
     HandoffInvalid,
     PoolExhausted,
+    ProbeLate,
     StreamBroken,
     SuspectedPoison,
 )
@@ -41,6 +42,7 @@ TABLE = [
     (PoolExhausted("x"), None),
     (SuspectedPoison("x"), None),
     (EngineTaken("x"), None),
+    (ProbeLate("x"), None),
 ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from narwhal.policy.kv_ledger import LEASE_S, MOST, Held, KvLedger, lease_s
+from narwhal.policy.kv_ledger import LEASE_S, MOST, Held, KvLedger, lease_s, too_old
 
 NOW = 100.0
 
@@ -18,7 +18,7 @@ def ledger() -> KvLedger:
 
 
 def charge(ledger: KvLedger, ticket: int, iid: str = "p0", tokens: int = 100, now: float = NOW) -> None:
-    ledger.charge(ticket, iid, tokens=tokens, work=tokens / 1000, now=now)
+    ledger.charge(ticket, iid, tokens=tokens, work=tokens / 1000, since=now)
 
 
 def test_a_handoff_is_held_from_the_end_of_its_prefill_to_the_first_token_of_its_decode() -> None:
@@ -56,6 +56,41 @@ def test_nobody_came_for_the_blocks_before_the_lease_ended() -> None:
 @pytest.mark.parametrize(("timeout_s", "lease"), [(25.0, 30.0), (5.0, 30.0), (50.0, 60.0)])
 def test_a_handoff_timeout_above_the_default_tells_of_a_longer_lease(timeout_s: float, lease: float) -> None:
     assert lease_s(timeout_s) == pytest.approx(lease)
+
+
+@pytest.mark.parametrize(
+    ("since", "now", "old"),
+    [
+        (100.0, 100.0, False),
+        (100.0, 125.0, False),
+        (100.0, 125.001, True),
+        (100.0, 130.0, True),
+        (100.0, 150.0, True),
+        (-inf, 0.0, True),
+    ],
+)
+def test_a_handoff_is_good_for_its_bound_from_its_prefills_end(since: float, now: float, old: bool) -> None:
+    assert too_old(since, now, bound_s=25.0) is old
+
+
+def test_prefills_told_of_out_of_order_end_in_the_order_of_their_leases() -> None:
+    """The answer of one lay in a socket while others were read."""
+    kv = ledger()
+    charge(kv, 1, now=NOW)
+    charge(kv, 2, now=NOW + 2)
+    charge(kv, 3, "p1", now=NOW + 1)
+    charge(kv, 4, now=NOW - 1)
+    charge(kv, 5, "p1", now=NOW - 40)
+    kv.check_invariants()
+    assert kv.next_end() == NOW - 10
+    assert [kv.expire(NOW + at) for at in (0, 29, 30, 31, 32)] == [
+        ("p1",),
+        ("p0",),
+        ("p0",),
+        ("p1",),
+        ("p0",),
+    ]
+    assert [held.orphaned for held in kv.by_engine.values()] == [3, 2]
 
 
 def test_memory_is_bounded() -> None:
@@ -180,11 +215,17 @@ class AnyOrder(RuleBasedStateMachine):
         self.last = 0
         self.held: dict[int, tuple[str, float]] = {}
 
-    @rule(target=tickets, iid=st.sampled_from(["p0", "p1"]), tokens=st.integers(0, 10**6))
-    def charged(self, iid: str, tokens: int) -> int:
+    @rule(
+        target=tickets,
+        iid=st.sampled_from(["p0", "p1"]),
+        tokens=st.integers(0, 10**6),
+        age_s=st.sampled_from([0.0, 0.0, 0.1, 7.0, 29.0]),
+    )
+    def charged(self, iid: str, tokens: int, age_s: float) -> int:
         self.last += 1
-        self.kv.charge(self.last, iid, tokens=tokens, work=tokens / 7, now=self.now)
-        self.held[self.last] = (iid, self.now + LEASE_S)
+        since = self.now - age_s
+        self.kv.charge(self.last, iid, tokens=tokens, work=tokens / 7, since=since)
+        self.held[self.last] = (iid, since + LEASE_S)
         return self.last
 
     @rule(ticket=tickets)

@@ -164,7 +164,7 @@ def test_without_a_broken_edge_busy_consumers_are_used_before_a_producer_decodes
 def handed_off(fleet: Fleet, tokens: int, now: float = NOW) -> Reservation:
     reservation = fleet.reserve_prefill(Demand(tokens), now)
     assert reservation is not None
-    fleet.accounts.hand_off(reservation, tokens, now=now)
+    fleet.accounts.hand_off(reservation, tokens, since=now)
     fleet.check_invariants()
     return reservation
 
@@ -221,7 +221,7 @@ def test_a_reservation_that_ended_otherwise_holds_nothing() -> None:
     reservation = fleet.reserve_prefill(Demand(10), NOW)
     assert reservation is not None
     fleet.release(reservation, NOW)
-    fleet.accounts.hand_off(reservation, 10, now=NOW)
+    fleet.accounts.hand_off(reservation, 10, since=NOW)
     assert fleet.kv(NOW)["p0"].handoffs == 0
 
 

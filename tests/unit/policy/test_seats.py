@@ -57,7 +57,7 @@ def test_with_every_seat_taken_a_leg_waits_until_one_is_given_back() -> None:
 
 def test_a_prefill_that_has_ended_has_no_seat_though_its_kv_is_held() -> None:
     fleet = fleet_of("pd", prefill=1, decode=1)
-    fleet.accounts.hand_off(take(fleet, Leg.PREFILL), 100, now=NOW)
+    fleet.accounts.hand_off(take(fleet, Leg.PREFILL), 100, since=NOW)
     assert take(fleet, Leg.PREFILL).iid == "e0"
 
 
