@@ -8,8 +8,9 @@ A penalty (probation) is added to what placement compares, never to resident wor
 predicts nothing. Its seconds weigh on decode as they do on prefill, in shares of the target of the latter.
 
 KV blocks that an engine holds for decodes elsewhere are a penalty of its prefill too: the predicted work of
-the prefills that filled them, times the share of the KV cache that they take. Few blocks weigh next to
-nothing, whoever computed them is done; with a full cache the next prompt waits for all of them.
+the prefills that filled them, times the share of the KV cache that they take. Few blocks weigh nothing, not
+even between idle engines, of which the least penalty would choose: whoever computed them is done. With a full
+cache the next prompt waits for all of them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ NEUTRAL_TOKENS_PER_S = 10_000.0
 
 NEUTRAL_CACHE_TOKENS = 100_000.0
 """KV cache of an engine whose `kv_capacity_tokens` nobody has measured, for the weight of held blocks."""
+
+FEW_SHARE = 0.05
+"""Held blocks that take a smaller share of the cache delay nobody."""
 
 NO_ROOM = 1e-9
 """Tokens of room where not even one sequence alone keeps the target: behind all that can, yet ordered."""
@@ -131,7 +135,8 @@ class EngineLoad:
         """KV of so many tokens is held for others; `work`: the predicted prefills that made it."""
         capacity = NEUTRAL_CACHE_TOKENS if self._kv_capacity == inf else self._kv_capacity
         self.held = (kv_tokens, work)
-        self._held = work * min(1.0, kv_tokens / capacity)
+        share = kv_tokens / capacity
+        self._held = work * min(1.0, share) if share >= FEW_SHARE else 0.0
         self._order_prefill()
 
     def _order_prefill(self) -> None:

@@ -192,6 +192,24 @@ def test_held_blocks_weigh_on_the_next_prefill_by_the_share_of_the_cache_that_th
     assert weight(fleet) == 0.0
 
 
+def test_a_few_weigh_nothing_even_between_idle_engines() -> None:
+    """As after a return: 4,999 of 100,000 tokens wait for nobody, and both engines have nothing to do."""
+    fleet = fleet_of("p0", "p1", "d0")
+    handed_off(fleet, 4_999)
+    assert weight(fleet) == 0.0
+    chosen = []
+    for _ in range(6):
+        reservation = fleet.reserve_prefill(Demand(60), NOW)
+        assert reservation is not None
+        chosen.append(reservation.iid)
+        fleet.release(reservation, NOW)
+    assert chosen == ["p1", "p0"] * 3
+    one_more = fleet.reserve_prefill(Demand(1), NOW, avoid={"p1"})
+    assert one_more is not None
+    fleet.accounts.hand_off(one_more, 1, since=NOW)
+    assert weight(fleet) == 250.0, "a twentieth of the cache"
+
+
 def test_they_weigh_until_their_lease_ends_and_are_orphaned_then() -> None:
     fleet = fleet_of("p0", "d0")
     handed_off(fleet, 50_000)
