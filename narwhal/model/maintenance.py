@@ -90,6 +90,11 @@ class DrainRecord:
         return self.state is not DrainState.ACTIVE
 
     @property
+    def alone(self) -> bool:
+        """An operator took this engine out, and not with the whole fleet."""
+        return self.out and self.wave_id is None
+
+    @property
     def runs_on(self) -> bool:
         """The engine has work, or may have: nobody stops it yet."""
         states = {DrainState.ACTIVE, DrainState.DRAINING, DrainState.DEADLINE_EXCEEDED}

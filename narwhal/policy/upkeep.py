@@ -118,10 +118,12 @@ class Upkeep:
 
     def finishing(self, producer: str) -> frozenset[str]:
         """Who takes the decode of a prefill that was placed before, where nobody takes new work: its
-        `producer`, and with the whole fleet held every engine. Never one that may be stopped already."""
+        `producer`, and with the whole fleet held every engine that was not drained alone: the hold came after
+        the prefill, such a drain may not have. Never one that may be stopped already."""
         parting = self._standings.sound(self._standings.parting)
-        runs_on = frozenset(iid for iid in parting if self.drains.record(iid).runs_on)
-        return runs_on if self.wave.reason else runs_on & {producer}
+        records = [record for record in map(self.drains.record, parting) if record.runs_on]
+        takers = {one.iid for one in records if not one.alone} if self.wave.reason else set()
+        return frozenset(takers | {one.iid for one in records if one.iid == producer})
 
     # --- readmissions ----------------------------------------------------------------------------
 

@@ -167,3 +167,11 @@ def test_a_readmitted_engine_that_is_ejected_is_no_place_for_old_work() -> None:
     fleet.standings.eject("p0", "it refused", now=NOW)
     fleet.standings.eject("d0", "it refused", now=NOW)
     assert decodes(fleet) is None
+
+
+def test_a_hold_of_the_whole_fleet_brings_a_drained_engine_no_work_of_others() -> None:
+    fleet = fleet_of("p0 d0 d1", engine_restart_policy="whole_wave", pinned=ALL_PINNED)
+    fleet.upkeep.drain("d0", deadline_at=DEADLINE)
+    fleet.standings.eject("p0", "it refused", now=NOW)
+    assert fleet.upkeep.wave.reason
+    assert {decodes(fleet) for _ in range(4)} == {"d1"}
