@@ -206,9 +206,9 @@ class Blame:
     def _answered(self, evidence: LegAnswered, now: float) -> Effects:
         self.pressure.answered(evidence.iid)
         effects = self._judgement.step(evidence, now)
-        refuses = self._refusals.answered(evidence, now)
-        if refuses:
-            return (*effects, *self._judgement.suspect(evidence.iid, refuses, now=now))
+        refused = self._refusals.answered(evidence, now)
+        if refused is not None:
+            return (*effects, *self._judgement.refuses(evidence.iid, refused, now=now))
         return (*effects, *self._fails_for_good(evidence.iid, self._runs.answered(evidence), now=now))
 
     # --- probes ----------------------------------------------------------------------------------

@@ -153,10 +153,14 @@ class Checks:
         if owed is not None:
             owed.renewed = self._number
 
-    def held(self, iid: str, *, now: float) -> str:
+    def held(self, iid: str, *, now: float, of_clients: bool = False) -> str:
         """An inference hold begins: a good answer to what was asked before does not end it. What is to be
-        said of a rest, "" where its probe may be asked at once."""
+        said of a rest, "" where its probe may be asked at once. `of_clients`: for what they asked, which
+        refutes no probe."""
         self.renew(ProbeKind.INFERENCE, iid)
+        if of_clients:
+            self.relapses.excuse(iid)
+            return ""
         rest_s = self.relapses.held(iid, now)
         if not rest_s:
             return ""
@@ -165,6 +169,7 @@ class Checks:
 
     def freed(self, iid: str) -> None:
         """The inference hold is over; a probe that is owed yet rests no longer."""
+        self.relapses.accuse(iid)
         owed = self._owed[ProbeKind.INFERENCE].get(iid)
         if self._rests.pop(iid, None) is not None and owed is not None:
             owed.due_at = -inf

@@ -50,6 +50,7 @@ from narwhal.policy.breaker import Breaker, Proof, Verdict
 from narwhal.policy.carried_holds import export_holds
 from narwhal.policy.ejections import CARRIED
 from narwhal.policy.readmission import FAILED
+from narwhal.policy.refusals import Refused
 from narwhal.policy.standings import Standings
 from narwhal.policy.suspicion import Suspicion
 
@@ -252,6 +253,14 @@ class Judgement:
         held = self.standings.hold(iid, reason, now=now) if hold else NOTHING
         if consumer:
             return (*held, *self.standings.checks.ask_across(iid, reason=reason, consumer=consumer, now=now))
+        return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=reason, now=now))
+
+    def refuses(self, iid: str, refused: Refused, *, now: float) -> Effects:
+        """It refuses whatever it is asked: an inference probe decides."""
+        if iid not in self.standings.engines or self.standings.is_out(iid):
+            return NOTHING
+        reason, of_clients = refused.reason, refused.of_clients
+        held = self.standings.hold(iid, reason, now=now, of_clients=of_clients) if refused.hold else NOTHING
         return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=reason, now=now))
 
     # --- what travels ----------------------------------------------------------------------------

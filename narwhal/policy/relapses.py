@@ -6,6 +6,7 @@
 | trusted, on parole | a good probe ended its hold | on parole since then |
 | on parole | an inference hold within `PAROLE_S` | relapsed once more: the hold's probe waits for its rest |
 | on parole | an inference hold later than that | trusted |
+| any | an inference hold for clients' bad requests; its good probe | unchanged, the probe asked at once |
 | on parole | `GOOD_LEGS` good legs, no failed one between | trusted |
 | any | it is out; another ownership begins | trusted |
 
@@ -37,12 +38,14 @@ class _Parole:
 class Relapses:
     """Who is on parole. A trusted engine has no entry, so good news cost a look-up."""
 
-    __slots__ = ("_every_s", "_paroles")
+    __slots__ = ("_every_s", "_excused", "_paroles")
 
     def __init__(self, *, every_s: float) -> None:
         """`every_s`: pause between two inference probes of one engine."""
         self._every_s = every_s
         self._paroles: dict[str, _Parole] = {}
+        self._excused: set[str] = set()
+        """Held for what its clients asked, and for nothing else."""
 
     def held(self, iid: str, now: float) -> float:
         """An inference hold began. Seconds for which its probe is to rest, 0.0 for a trusted engine."""
@@ -56,8 +59,18 @@ class Relapses:
         parole.good = 0
         return self._every_s * min(parole.relapses, _MOST_RESTS)
 
+    def excuse(self, iid: str) -> None:
+        """An inference hold began that may be its clients' doing."""
+        self._excused.add(iid)
+
+    def accuse(self, iid: str) -> None:
+        """There is more against it than that, or the hold is over."""
+        self._excused.discard(iid)
+
     def freed(self, iid: str, now: float) -> None:
         """A good probe ended its hold."""
+        if iid in self._excused:
+            return
         parole = self._paroles.setdefault(iid, _Parole(now))
         parole.since, parole.good = now, 0
 
@@ -77,9 +90,11 @@ class Relapses:
 
     def forget(self, iid: str) -> None:
         self._paroles.pop(iid, None)
+        self._excused.discard(iid)
 
     def clear(self) -> None:
         self._paroles.clear()
+        self._excused.clear()
 
     @property
     def engines(self) -> Set[str]:

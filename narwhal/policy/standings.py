@@ -165,13 +165,16 @@ class Standings:
         self.version += 1
         return (tell("hold", iid, reason=reason, hold=HoldKind.QUARANTINE.value),)
 
-    def hold(self, iid: str, reason: str, *, now: float) -> Effects:
-        """No new requests until an inference probe decides, unless the engine is the last of its kind."""
+    def hold(self, iid: str, reason: str, *, now: float, of_clients: bool = False) -> Effects:
+        """No new requests until an inference probe decides, unless the engine is the last of its kind.
+        `of_clients`: for what may be their doing, so it counts as no relapse."""
         if self._needed(iid, now):
             return self._withheld(iid, HoldKind.INFERENCE, reason=reason, times=(now, inf))
         if self.holding.is_held(iid):
+            if not of_clients:
+                self.checks.relapses.accuse(iid)
             return NOTHING
-        reason += self.checks.held(iid, now=now)
+        reason += self.checks.held(iid, now=now, of_clients=of_clients)
         self.holding.hold(iid, reason)
         self.version += 1
         return (tell("hold", iid, reason=reason, hold=HoldKind.INFERENCE.value),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -61,6 +62,8 @@ class Blamed(RuleBasedStateMachine):
         self.requests: dict[bytes, tuple[float, dict[FailureClass, Counter[str]]]] = {}
         self.asked_at: dict[tuple[str, str], float] = {}
         self.was_out: set[str] = set()
+        self.refused: dict[str, set[int]] = {}
+        self.proved_at: dict[str, float] = {}
 
     def step(self, evidence: Evidence) -> list[Effect]:
         served = [leg for leg in (Leg.PREFILL, Leg.DECODE) if self.fleet.can_serve(leg, self.now)]
@@ -78,6 +81,9 @@ class Blamed(RuleBasedStateMachine):
                 self.asked_at[effect.producer, effect.iid] = self.now
             if isinstance(effect, Told) and effect.kind in ("ejection", "readmission", "peer_restarted"):
                 self.begins_anew(str(effect.fields["iid"]), convicted=effect.kind == "ejection")
+            if isinstance(effect, Told) and effect.kind == "readmission":
+                self.refused.pop(effect.fields["iid"], None)
+                self.proved_at.pop(effect.fields["iid"], None)
 
     def begins_anew(self, iid: str, *, convicted: bool) -> None:
         for producer, consumer, failure in [key for key in self.brought if iid in key[:2]]:
@@ -147,6 +153,7 @@ class Blamed(RuleBasedStateMachine):
     @rule(producer=producers, consumer=consumers)
     def a_decode_succeeds(self, producer: str, consumer: str) -> None:
         self.step(LegSucceeded(consumer, Leg.DECODE, producer))
+        self.refused.pop(consumer, None)
         for failure in FAILURES[:3]:
             del self.failed[consumer, failure]
             self.forget_brought(consumer, failure)
@@ -163,10 +170,26 @@ class Blamed(RuleBasedStateMachine):
     @rule(iid=producers, name=st.sampled_from("abc"))
     def a_prefill_succeeds(self, iid: str, name: str) -> None:
         self.step(LegSucceeded(iid, Leg.PREFILL, "", name))
+        self.refused.pop(iid, None)
 
     @rule(iid=anyone, status=st.sampled_from((400, 401, 404)), request=requests)
     def an_engine_refuses(self, iid: str, status: int, request: bytes) -> None:
-        self.step(LegAnswered(iid, Leg.PREFILL, status, request))
+        effects = self.step(LegAnswered(iid, Leg.PREFILL, status, request))
+        proved_s = self.now - self.proved_at.get(iid, -inf)
+        if status == 400 and proved_s < 10.0:
+            assert effects == []
+            return
+        row = self.refused.setdefault(iid, set())
+        row.add(status)
+        for one in effects:
+            if row == {400} and isinstance(one, Told) and one.kind == "hold" and one.enforced:
+                assert proved_s >= 60.0, "a client held it again"
+                assert "waits" not in one.fields["reason"], "a client's requests refuted its probe"
+
+    @rule(iid=anyone)
+    def three_are_refused(self, iid: str) -> None:
+        for number in range(3):
+            self.an_engine_refuses(iid, 400, b"n%d" % number)
 
     @rule(producer=producers, consumer=consumers, outcome=outcomes)
     def an_edge_is_probed(self, producer: str, consumer: str, outcome: ProbeOutcome) -> None:
@@ -196,6 +219,8 @@ class Blamed(RuleBasedStateMachine):
         self.asked_at[peer, iid] = self.now
         if outcome is ProbeOutcome.GOOD:
             self.forget_brought(iid)
+        if outcome is ProbeOutcome.GOOD and self.refused.pop(iid, None):
+            self.proved_at[iid] = self.now
         ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
         if outcome is not ProbeOutcome.BAD or status == 408 or moot:
             assert not ejected

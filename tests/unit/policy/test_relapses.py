@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from narwhal.model.effect import Effect, ProbeKind, ProbeWanted
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import Check, InferenceProbed, LegSucceeded, ProbeOutcome, Validated
+from narwhal.model.evidence import Check, InferenceProbed, LegAnswered, LegSucceeded, ProbeOutcome, Validated
 from narwhal.policy.relapses import GOOD_LEGS, PAROLE_S, Relapses
 from tests.unit.policy.test_blame import BAD, GOOD, Court, decode_failed, prefill_failed
 
@@ -137,6 +139,89 @@ def test_who_is_freed_as_the_last_one_is_probed_in_the_next_pass() -> None:
     court.judgement.standings.eject("p1", "gone", now=court.now)
     assert court.held == {}
     assert court.wait(1) == ["p0"]
+
+
+class Pestered(Stubborn):
+    """`p0` answers probes well, 0.2 s after they are asked, and gets bad requests and nothing else."""
+
+    asked: tuple[float, int] | None = None
+    requests = 0
+
+    def look(self, effects: list[Effect] | tuple[Effect, ...]) -> None:
+        for one in effects:
+            if isinstance(one, ProbeWanted) and one.iid == "p0" and one.kind is ProbeKind.INFERENCE:
+                self.asked = (self.now + 0.2, one.number)
+
+    def live(self, seconds: int, *, status: int, every: int) -> float:
+        """A different request every `every` seconds; for how long it was out."""
+        out = 0
+        for tenth in range(seconds * 10):
+            self.now += 0.1
+            if tenth % 10 == 0:
+                self.look(self.blame.tick(self.now))
+            if self.asked is not None and self.now >= self.asked[0]:
+                number, self.asked = self.asked[1], None
+                self.look(self(InferenceProbed("p0", GOOD, number=number)))
+            if tenth % (10 * every) == 0 and not self.held and not self.out:
+                self.requests += 1
+                self.look(self(LegAnswered("p0", Leg.PREFILL, status, b"%d" % self.requests)))
+            out += bool(self.held)
+        return out / 10
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+@pytest.mark.parametrize("every", [1, 3, 9])
+def test_bad_requests_of_one_client_hold_a_sound_engine_once_and_for_one_probe(
+    status: int, every: int
+) -> None:
+    court = Pestered()
+    assert court.live(240, status=status, every=every) <= 0.3
+    assert court.requests >= 240 // every
+
+
+def test_rare_ones_hold_it_for_one_probe_at_a_time() -> None:
+    assert Pestered().live(900, status=400, every=30) <= 0.3 * 900 / 90
+
+
+def test_an_engine_whose_proxy_refuses_all_but_probes_stays_out_longer_as_ever() -> None:
+    court = Pestered()
+    assert court.live(120, status=401, every=1) > 60
+
+
+def test_an_engine_that_begins_to_refuse_everything_after_a_good_probe_is_found() -> None:
+    court = Stubborn()
+    refused = [LegAnswered("p0", Leg.PREFILL, 400, b"%d" % n) for n in range(3)]
+    court(*refused)
+    court.probed()
+    court.now += 10.0
+    assert probes(court(*refused)) == ["p0"]
+    assert court.held == {}
+    court(InferenceProbed("p0", BAD, status=400))
+    assert court.out == ("p0",)
+
+
+def test_bad_requests_neither_begin_nor_end_nor_feed_what_failures_began() -> None:
+    court = Stubborn()
+    refused = [LegAnswered("p0", Leg.PREFILL, 400, b"%d" % n) for n in range(3)]
+    court(*refused)
+    court.probed()
+    assert court.fail() == ["p0"], "the first hold for failures"
+    court.probed()
+    court.now += 61.0
+    assert probes(court(*refused)) == ["p0"]
+    court.probed()
+    court.now += 0.5
+    assert court.fail() == ["p0"], "trusted, for the last failures were a minute ago"
+
+
+def test_failures_while_it_is_held_for_bad_requests_are_its_own() -> None:
+    court = Stubborn()
+    court(*[LegAnswered("p0", Leg.PREFILL, 400, b"%d" % n) for n in range(3)])
+    assert court.fail() == []
+    court.probed()
+    assert court.held == {}
+    assert court.fail() == []
+    assert court.held == {"p0": "inference"}
 
 
 def test_a_new_ownership_knows_of_no_relapse() -> None:
