@@ -42,6 +42,7 @@ from narwhal.policy.edges import Edges, is_about_transfer
 from narwhal.policy.faults import BACK_PRESSURE
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.leg_runs import LegRuns, Run
+from narwhal.policy.pace import Pace
 from narwhal.policy.pairs import Pairs
 from narwhal.policy.poison import Counted, Poison
 from narwhal.policy.preference import Preference
@@ -58,11 +59,11 @@ class Blame:
     def __init__(self, judgement: Judgement, settings: RecoverySettings, *, interval_s: float) -> None:
         """`interval_s`: seconds between monitor passes."""
         engines, eject_after = judgement.standings.engines, settings.eject_after
-        every_s = settings.readmit_every * interval_s
+        pace = Pace(settings.readmit_every, interval_s)
         aside = judgement.standings.is_aside
-        self.edges = Edges(engines, eject_after=eject_after, every_s=every_s, aside=aside)
+        self.edges = Edges(engines, eject_after=eject_after, pace=pace, aside=aside)
         self._pairs = Pairs(judgement, self.edges)
-        self.pressure = BackPressure(eject_after=eject_after, every_s=every_s)
+        self.pressure = BackPressure(eject_after=eject_after, every_s=pace.every_s)
         self.preference = Preference(self.edges, self.pressure)
         self._judgement = judgement
         self._relapses = judgement.standings.checks.relapses

@@ -3,7 +3,7 @@
 | kind | owed for | asked again |
 | --- | --- | --- |
 | health | a timeout or overload streak | every pass until settled |
-| inference | an inference hold, a timeout streak after its health check | every `every_s` |
+| inference | an inference hold, a timeout streak after its health check | at the pace of probes |
 
 | state | event | next |
 | --- | --- | --- |
@@ -33,6 +33,7 @@ from math import inf
 
 from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.evidence import HealthProbed, InferenceProbed, ProbeOutcome
+from narwhal.policy.pace import Pace
 from narwhal.policy.relapses import Relapses
 
 Wanted = tuple[ProbeWanted, ...]
@@ -62,17 +63,17 @@ class Owed:
 class Checks:
     """What is owed, one entry an engine and kind."""
 
-    __slots__ = ("_every_s", "_is_out", "_number", "_owed", "_rests", "relapses")
+    __slots__ = ("_is_out", "_number", "_owed", "_pace", "_rests", "relapses")
 
-    def __init__(self, *, every_s: float, is_out: Callable[[str], bool]) -> None:
-        """`every_s`: pause between inference probes of one engine. `is_out`: an ejected engine takes no part
-        in the probe of another."""
-        self._every_s = every_s
+    def __init__(self, *, pace: Pace, is_out: Callable[[str], bool]) -> None:
+        """`pace`: from one inference probe of an engine to the next. `is_out`: an ejected engine takes no
+        part in the probe of another."""
+        self._pace = pace
         self._is_out = is_out
         self._number = 0
         self._rests: dict[str, float] = {}
         """Held engine to when its inference probe may be asked."""
-        self.relapses = Relapses(every_s=every_s)
+        self.relapses = Relapses()
         self._owed: dict[ProbeKind, dict[str, Owed]] = {ProbeKind.HEALTH: {}, ProbeKind.INFERENCE: {}}
 
     # --- what is ---------------------------------------------------------------------------------
@@ -161,10 +162,11 @@ class Checks:
         if of_clients:
             self.relapses.excuse(iid)
             return ""
-        rest_s = self.relapses.held(iid, now)
-        if not rest_s:
+        turns = self.relapses.held(iid, now)
+        if not turns:
             return ""
-        self._rests[iid] = now + rest_s
+        self._rests[iid] = self._pace.after(now, turns=turns)
+        rest_s = turns * self._pace.every_s
         return f"; its last good probe was refuted, so the next one waits {rest_s:g} s"
 
     def freed(self, iid: str) -> None:
@@ -228,7 +230,7 @@ class Checks:
         """The answer told nothing about the engine: asked again after the kind's pause."""
         owed = self._owed[kind].get(iid)
         if owed is not None:
-            owed.due_at = now + self._pause_s(kind)
+            owed.due_at = self._next(kind, now)
 
     def forget(self, iid: str) -> None:
         self.relapses.forget(iid)
@@ -252,7 +254,7 @@ class Checks:
         if kind is ProbeKind.INFERENCE and now < rest:
             owed.due_at = rest
             return ()
-        owed.due_at = now + self._pause_s(kind)
+        owed.due_at = self._next(kind, now)
         wanted = self._wanted(kind, iid, owed=owed)
         owed.turn += 1
         self._number += 1
@@ -269,8 +271,9 @@ class Checks:
         """Producers that an across-probe can still pull from."""
         return [one for one in owed.producers if one and not self._is_out(one)]
 
-    def _pause_s(self, kind: ProbeKind) -> float:
-        return self._every_s if kind is ProbeKind.INFERENCE else 0.0
+    def _next(self, kind: ProbeKind, now: float) -> float:
+        """A health check is due again in the next pass."""
+        return self._pace.after(now) if kind is ProbeKind.INFERENCE else now
 
 
 def _note(names: list[str], name: str) -> None:

@@ -12,7 +12,7 @@ row has had a decode across another edge that does not fail now: one that was di
 | any | its probe was good | quiet |
 | any | its probe was bad | avoided |
 | any that was crossed | one end is another process now | carries traffic, owes a probe at once |
-| avoided | every `every_s`; its probe told nothing | avoided, owes a probe |
+| avoided | at its pace; its probe told nothing | avoided, owes a probe |
 
 | producer | event | verdict |
 | --- | --- | --- |
@@ -48,6 +48,7 @@ from narwhal.model.numbers import seconds
 from narwhal.model.pair_view import EdgeView
 from narwhal.policy.edge_map import Charge, Edge, EdgeMap, IsOut, Row
 from narwhal.policy.kv_rows import KvRows
+from narwhal.policy.pace import Pace
 
 _TRANSFER = frozenset({FailureClass.STREAM, FailureClass.INFERENCE_STATUS})
 _BEHIND_FIRST_TOKEN = frozenset({"stream:silence"})
@@ -80,13 +81,13 @@ class Edges:
     """Judges edges. `avoided` maps producers to the consumers that placement avoids for them; empty as a
     rule. `map` is for reading."""
 
-    __slots__ = ("_eject_after", "_every_s", "_owing", "_ripe", "_rows", "avoided", "map")
+    __slots__ = ("_eject_after", "_owing", "_pace", "_ripe", "_rows", "avoided", "map")
 
-    def __init__(self, engines: Iterable[str], *, eject_after: int, every_s: float, aside: IsOut) -> None:
-        """`every_s`: pause between two probes of one edge. `aside`: who is out or held."""
+    def __init__(self, engines: Iterable[str], *, eject_after: int, pace: Pace, aside: IsOut) -> None:
+        """`pace`: from one probe of an edge to the next. `aside`: who is out or held."""
         self.map = EdgeMap(engines)
         self._eject_after = eject_after
-        self._every_s = every_s
+        self._pace = pace
         self._rows = KvRows(eject_after=eject_after, aside=aside)
         self._ripe: dict[Edge, None] = {}
         """Edges with failures enough, while an end is not sound with others."""
@@ -185,10 +186,10 @@ class Edges:
         if outcome is ProbeOutcome.BAD:
             new = edge.avoided_at is None
             reason = edge.reason or "a probe across it failed"
-            self._avoid(edge, reason, now=now, due_at=now + self._every_s)
+            self._avoid(edge, reason, now=now, due_at=self._pace.after(now))
             return edge if new else None
         if edge.due_at is not None:
-            edge.due_at = now + self._every_s
+            edge.due_at = self._pace.after(now)
         return None
 
     def ripened_by(self, producer: str, consumer: str, *, now: float) -> tuple[Edge, ...]:
@@ -215,7 +216,7 @@ class Edges:
             return ()
         due = tuple(edge for edge in self._owing if edge.due_at is not None and edge.due_at <= now)
         for edge in due:
-            edge.due_at = now + self._every_s
+            edge.due_at = self._pace.after(now)
         return due
 
     # --- who goes, who comes ---------------------------------------------------------------------

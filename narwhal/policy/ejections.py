@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from narwhal.model.evidence import Check
 from narwhal.model.standing import EjectionView
+from narwhal.policy.pace import Pace
 
 WAIT_S = 60.0
 CARRIED = "carried over from the owner before"
@@ -50,12 +51,12 @@ class Ejection:
 
 
 class Ejections:
-    """`every_s`: the pause between two looks at one engine."""
+    """`pace`: from one look at an engine to the next."""
 
-    __slots__ = ("_every_s", "_out")
+    __slots__ = ("_out", "_pace")
 
-    def __init__(self, *, every_s: float) -> None:
-        self._every_s = every_s
+    def __init__(self, *, pace: Pace) -> None:
+        self._pace = pace
         self._out: dict[str, Ejection] = {}
 
     def __contains__(self, iid: object) -> bool:
@@ -65,7 +66,7 @@ class Ejections:
         """False: it is out already."""
         if iid in self._out:
             return False
-        self._out[iid] = Ejection(reason, now + self._every_s)
+        self._out[iid] = Ejection(reason, self._pace.after(now))
         return True
 
     def failed(self, iid: str, checks: tuple[Check, ...]) -> bool:
@@ -115,7 +116,7 @@ class Ejections:
         """Whom to look at now, sorted; each again after one cadence."""
         due = tuple(sorted(iid for iid, out in self._out.items() if out.due_at <= now))
         for iid in due:
-            self._out[iid].due_at = now + self._every_s
+            self._out[iid].due_at = self._pace.after(now)
         return due
 
     def engines(self) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
 from narwhal.policy.carried_holds import export_holds
 from narwhal.policy.ejections import CARRIED
+from narwhal.policy.pace import Pace
 from narwhal.policy.readmission import FAILED
 from narwhal.policy.refusals import Refused
 from narwhal.policy.standings import Standings
@@ -70,8 +71,8 @@ class Judgement:
         together: bool = False,
     ) -> None:
         """`interval_s`: seconds between monitor passes. `together`: as in Standings."""
-        every_s = settings.readmit_every * interval_s
-        self.standings = Standings(engines, every_s=every_s, together=together)
+        pace = Pace(settings.readmit_every, interval_s)
+        self.standings = Standings(engines, pace=pace, together=together)
         self._breaker = Breaker(eject_after=settings.eject_after, liveness_misses=settings.liveness_misses)
         self._suspicion = Suspicion(self._breaker)
         self.suspects = self._breaker.engines

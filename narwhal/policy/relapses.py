@@ -38,26 +38,24 @@ class _Parole:
 class Relapses:
     """Who is on parole. A trusted engine has no entry, so good news cost a look-up."""
 
-    __slots__ = ("_every_s", "_excused", "_paroles")
+    __slots__ = ("_excused", "_paroles")
 
-    def __init__(self, *, every_s: float) -> None:
-        """`every_s`: pause between two inference probes of one engine."""
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._paroles: dict[str, _Parole] = {}
         self._excused: set[str] = set()
         """Held for what its clients asked, and for nothing else."""
 
-    def held(self, iid: str, now: float) -> float:
-        """An inference hold began. Seconds for which its probe is to rest, 0.0 for a trusted engine."""
+    def held(self, iid: str, now: float) -> int:
+        """An inference hold began. Probe intervals for which its probe is to rest, 0 for a trusted engine."""
         parole = self._paroles.get(iid)
         if parole is None:
-            return 0.0
+            return 0
         if now > parole.since + PAROLE_S:
             del self._paroles[iid]
-            return 0.0
+            return 0
         parole.relapses += 1
         parole.good = 0
-        return self._every_s * min(parole.relapses, _MOST_RESTS)
+        return min(parole.relapses, _MOST_RESTS)
 
     def excuse(self, iid: str) -> None:
         """An inference hold began that may be its clients' doing."""

@@ -18,6 +18,7 @@ from narwhal.policy.checks import Checks
 from narwhal.policy.ejections import Ejections
 from narwhal.policy.holds import Holds
 from narwhal.policy.membership import Standing, standing, takes_last
+from narwhal.policy.pace import Pace
 from narwhal.policy.returns import Around, Returns
 
 _NOBODY: frozenset[str] = frozenset()
@@ -30,16 +31,16 @@ class Standings:
     with every change of who may take new requests, but for quarantines that run out.
     """
 
-    def __init__(self, engines: Iterable[str], *, every_s: float, together: bool = False) -> None:
-        """`every_s`: pause between two inference or readmission probes of one engine. `together`: a fleet
+    def __init__(self, engines: Iterable[str], *, pace: Pace, together: bool = False) -> None:
+        """`pace`: from one inference or readmission probe of an engine to the next. `together`: a fleet
         that lost every engine returns in one change (a contracted one)."""
         self.engines = tuple(sorted(engines))
         self.able: Mapping[Leg, Set[str]] = {}
         self.version = 0
         self.drained, self.barred, self.parting = _NOBODY, _NOBODY, _NOBODY
         self.holding = Holds()
-        self.ejections = Ejections(every_s=every_s)
-        self.checks = Checks(every_s=every_s, is_out=self.is_out)
+        self.ejections = Ejections(pace=pace)
+        self.checks = Checks(pace=pace, is_out=self.is_out)
         around = Around(self.eligible, lambda: self.drained, self._came_back)
         self.returns = Returns(self.ejections, around, together=together)
         self.absolve: Callable[[str], Effects] = lambda iid: NOTHING

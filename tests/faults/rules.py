@@ -15,8 +15,8 @@ from tests.support.load import WRONG
 BACK_PASSES = 2 * READMIT_EVERY
 """Two probe intervals."""
 HOLDS_OF_A_PARTNER = 2
-PROBE_PASSES = 2
-"""What the checks of a readmission themselves may take on a machine that does much else."""
+PROBE_PASSES = 1
+"""A probe is asked in one pass, and what it showed may be seen in the next."""
 
 Rule = Callable[[Seen], Iterator[str]]
 

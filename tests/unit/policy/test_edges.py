@@ -8,6 +8,7 @@ from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import FailureClass, ProbeOutcome
 from narwhal.policy.edge_map import Edge
 from narwhal.policy.edges import Edges, Suspect, is_about_transfer
+from narwhal.policy.pace import Pace
 from narwhal.policy.processes import MOST_IDS, Processes
 
 NOW = 100.0
@@ -19,7 +20,7 @@ ENGINES = ("d0", "d1", "d2", "p0", "p1", "p2")
 
 
 def machine(*, eject_after: int = 3) -> Edges:
-    return Edges(ENGINES, eject_after=eject_after, every_s=EVERY_S, aside=nobody)
+    return Edges(ENGINES, eject_after=eject_after, pace=Pace(10, 1.0), aside=nobody)
 
 
 def nobody(iid: str) -> bool:
@@ -181,7 +182,7 @@ def test_a_probe_that_told_nothing_or_never_ended_is_asked_again(answer: ProbeOu
     assert len(edges.due(NOW)) == 1
     if answer is not None:
         edges.probed("p0", "d0", outcome=answer, now=NOW + 1)
-    assert edges.due(NOW + EVERY_S - 0.1) == ()
+    assert edges.due(NOW + EVERY_S - 1) == ()
     assert len(edges.due(NOW + 1 + EVERY_S)) == 1
     assert avoided(edges) == {"p0": {"d0"}}
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from narwhal.model.evidence import FailureClass, ProbeOutcome
 from narwhal.policy.edge_map import Edge
 from narwhal.policy.edges import Edges, Suspect
+from narwhal.policy.pace import Pace
 
 PRODUCERS, CONSUMERS = ("p0", "p1"), ("d0", "d1", "p1")
 EJECT_AFTER, EVERY_S = 2, 10.0
@@ -22,7 +23,7 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         engines = sorted({*PRODUCERS, *CONSUMERS})
         self.edges = Edges(
-            engines, eject_after=EJECT_AFTER, every_s=EVERY_S, aside=lambda iid: iid in self.aside
+            engines, eject_after=EJECT_AFTER, pace=Pace(10, 1.0), aside=lambda iid: iid in self.aside
         )
         self.aside: set[str] = set()
         """Who is out or held."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from narwhal.model.evidence import Check
 from narwhal.model.standing import EjectionView
 from narwhal.policy.ejections import CARRIED, Ejections
+from narwhal.policy.pace import Pace
 
 GOOD = (Check("health", "passed"), Check("final_health", "passed"))
 
 
 def out(*iids: str) -> Ejections:
-    ejections = Ejections(every_s=10.0)
+    ejections = Ejections(pace=Pace(10, 1.0))
     for iid in iids:
         assert ejections.eject(iid, "3 connection failures", now=100.0)
     return ejections

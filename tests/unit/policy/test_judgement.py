@@ -226,7 +226,7 @@ def test_an_inconclusive_probe_keeps_the_hold_and_is_repeated_at_the_cadence() -
     held(fleet)
     assert fleet.step(InferenceProbed("d0", NEITHER), NOW + 2) == ()
     assert not fleet.eligible("d0", NOW + 2)
-    assert wanted(fleet.tick(NOW + 11.9)) == []
+    assert wanted(fleet.tick(NOW + 11)) == []
     assert wanted(fleet.tick(NOW + 12)) == [ProbeWanted(INFERENCE, "d0", "p1")]
     assert wanted(fleet.tick(NOW + 13)) == []
 

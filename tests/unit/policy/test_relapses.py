@@ -225,11 +225,11 @@ def test_failures_while_it_is_held_for_bad_requests_are_its_own() -> None:
 
 
 def test_a_new_ownership_knows_of_no_relapse() -> None:
-    relapses = Relapses(every_s=EVERY_S)
+    relapses = Relapses()
     relapses.freed("p0", 0.0)
-    assert relapses.held("p0", 1.0) == EVERY_S
+    assert relapses.held("p0", 1.0) == 1
     relapses.clear()
-    assert relapses.held("p0", 2.0) == 0.0
+    assert relapses.held("p0", 2.0) == 0
 
 
 def test_consumers_are_held_longer_too() -> None:
