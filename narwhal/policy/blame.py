@@ -254,7 +254,7 @@ class Blame:
 
     def reinstate(self, iid: str, now: float) -> Effects:
         """A drained engine passed every check: nothing is held against the process that returns."""
-        return self._returned(self._judgement.reinstate(iid), now)
+        return self._returned(self._judgement.standings.reinstate(iid), now)
 
     def _absolve(self, iid: str) -> Effects:
         """It is ejected: what its KV brought its consumers is taken back, and not once more for a request."""

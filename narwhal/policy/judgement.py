@@ -75,6 +75,7 @@ class Judgement:
         self.standings = Standings(engines, pace=pace, together=together)
         self._breaker = Breaker(eject_after=settings.eject_after, liveness_misses=settings.liveness_misses)
         self._suspicion = Suspicion(self._breaker)
+        self.standings.forget = self._suspicion.forget
         self.suspects = self._breaker.engines
         self.row = self._breaker.row
         self.count = self._breaker.count
@@ -231,7 +232,6 @@ class Judgement:
             return NOTHING
         if evidence.checks and evidence.checks[-1].outcome == FAILED:
             return self.standings.returns.check_failed(iid, evidence.checks)
-        self._suspicion.forget(iid)
         return self.standings.returns.readmit(iid, evidence.checks, now=now)
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
@@ -241,11 +241,6 @@ class Judgement:
         if not self._suspicion.pardon(iid, failure, times=times, row=row):
             return NOTHING
         return self.standings.end(iid, HoldKind.QUARANTINE, reason="the failure was not its own")
-
-    def reinstate(self, iid: str) -> Effects:
-        """A drained engine serves again: another process, which owes nothing."""
-        self._suspicion.forget(iid)
-        return self.standings.reinstate(iid)
 
     def suspect(self, iid: str, reason: str, *, now: float, hold: bool = True, consumer: str = "") -> Effects:
         """An inference probe decides. `consumer`: who is to pull its KV in it, "" = as its failures tell."""

@@ -47,8 +47,10 @@ class Standings:
         """Takes from an ejected engine's partners what was its own; set by `policy.blame`."""
         self.after_ejection: Callable[[str], Effects] = lambda iid: NOTHING
         """What an ejection brings for others; told right behind it."""
+        self.forget: Callable[[str], None] = lambda iid: None
+        """Ends what else is held against an engine that comes back. Set by `policy.judgement`."""
         self.require_wave: Callable[[str], Effects] = lambda why: NOTHING
-        """Holds the whole fleet until a wave is completed. Both are set by `policy.upkeep`."""
+        """Holds the whole fleet until a wave is completed. Set by `policy.upkeep`, as `after_ejection` is."""
         self._unverified: set[str] = set()
         self._spared: dict[tuple[str, HoldKind], float] = {}
         """Engines that the guard kept from a hold, told already: until when that hold would have lasted."""
@@ -143,6 +145,7 @@ class Standings:
         self.ejections.drop(iid)
         self._unverified.discard(iid)
         self.version += 1
+        self.forget(iid)
         reason = "every check passed; it was drained by an operator"
         return (tell("readmission", iid, reason=reason),)
 
@@ -248,6 +251,7 @@ class Standings:
         self._unverified.difference_update(engines)
         for iid in engines:
             self.checks.forget(iid)
+            self.forget(iid)
 
     def _needed(self, iid: str, now: float) -> bool:
         """A leg would lose its last engine by a hold, or there is none to hold: it is drained."""

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
+from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
     Check,
     CohortProved,
+    FailureClass,
     Identified,
     IdentityOutcome,
+    LegFailed,
     LivenessSwept,
     ProbeOutcome,
     Validated,
@@ -221,3 +224,25 @@ def test_an_outage_that_is_over_by_the_documents_own_word_is_not_carried_on() ->
     after.restore(replace(handoff_document(**names), lifecycle={"backend_outage": True}), NOW)
     assert not outage(after)
     assert told(after.tick(NOW)) == [("backend_outage_ended", "")]
+
+
+def test_what_failed_while_they_waited_is_forgotten_when_they_come_back() -> None:
+    fleet = lost()
+    straggler = LegFailed("d0", Leg.DECODE, FailureClass.CONNECTION, "connection:lost", "gone", request=b"r")
+    valid(fleet, "d0", "p0")
+    for at in (11, 12, 13):
+        fleet.step(straggler, NOW + at)
+    valid(fleet, "d1", now=NOW + 16)
+    proved(fleet, d0=RING_WELL, d1=RING_WELL, p0=RING_WELL)
+    assert fleet.standing(NOW + 20).failures == {}
+    fleet.step(straggler, NOW + 21)
+    assert fleet.available(NOW + 21) == ("d0", "d1", "p0"), "one failure ejects nobody"
+
+
+def test_what_failed_before_one_was_found_well_is_forgotten_too() -> None:
+    fleet = lost()
+    for iid in fleet.engines:
+        fleet.step(LegFailed(iid, Leg.DECODE, FailureClass.STREAM, "stream:silence", "silent"), NOW + 1)
+    valid(fleet, "d0", "p0", "d1")
+    assert proved(fleet, d0=RING_WELL, d1=RING_WELL, p0=KV_FAILED) != ()
+    assert dict(fleet.standing(NOW + 20).failures) == {"p0": {"liveness": 1, "stream": 1}}

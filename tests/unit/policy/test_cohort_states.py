@@ -7,11 +7,14 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from narwhal.model.effect import ProbeKind, ProbeWanted
+from narwhal.model.engine import Leg
 from narwhal.model.evidence import (
     Check,
     CohortProved,
+    FailureClass,
     Identified,
     IdentityOutcome,
+    LegFailed,
     LivenessSwept,
     ProbeOutcome,
     Validated,
@@ -28,6 +31,8 @@ ENDS = {
     "nothing": Validated("", (), conclusive=False),
     "half": Validated("", WELL[-2:-1]),
 }
+
+FAILURES = (FailureClass.STREAM, FailureClass.CONNECTION, FailureClass.TIMEOUT)
 
 iids = st.sampled_from(IIDS)
 ends = st.sampled_from(sorted(ENDS))
@@ -68,6 +73,7 @@ class Cohort(RuleBasedStateMachine):
         checks = WELL if well else (*WELL[:2], Check("model", "failed", "another"))
         self.fleet.step(Validated(iid, checks), self.now)
         new = self.serving() - before
+        self.returned_clean(new)
         assert new <= {iid}
         assert bool(new) == (ejected and well and bool(before)), "alone it proves no transfer"
         if not well or new:
@@ -83,6 +89,7 @@ class Cohort(RuleBasedStateMachine):
         )
         self.fleet.step(CohortProved(tuple(proved)), self.now)
         well = {iid for iid, end in told.items() if end == "well"}
+        self.returned_clean(self.serving() - before)
         assert self.serving() - before == waiting & well
         for iid in waiting & set(told):
             del self.waits[iid]
@@ -117,6 +124,25 @@ class Cohort(RuleBasedStateMachine):
             self.fleet.upkeep.validated(Validated(iid, WELL), process_start=20.0, now=self.now)
             self.waits.pop(iid, None)
             assert iid in self.serving()
+            self.returned_clean({iid})
+
+    @rule(iid=iids, failure=st.sampled_from(FAILURES))
+    def what_was_in_flight_fails(self, iid: str, failure: FailureClass) -> None:
+        """Where it is out; one that serves would be held."""
+        if iid not in self.serving():
+            self.fleet.step(LegFailed(iid, Leg.DECODE, failure, "x", "gone", request=b"r"), self.now)
+
+    @rule(failure=st.sampled_from(FAILURES))
+    def all_come_back(self, failure: FailureClass) -> None:
+        for iid in IIDS:
+            self.one_is_looked_at(iid, True)
+        for iid in IIDS:
+            self.what_was_in_flight_fails(iid, failure)
+        self.a_cohort_is_proved(dict.fromkeys(IIDS, "well"))
+
+    def returned_clean(self, engines: set[str]) -> None:
+        view = self.fleet.standing(self.now)
+        assert not engines & (set(view.failures) | set(view.verifying)), "it came back with what it had"
 
     @invariant()
     def an_outage_is_told_exactly_while_verdicts_leave_nobody(self) -> None:
