@@ -127,6 +127,7 @@ class Blame:
         self._refusals = Refusals(eject_after=self._eject_after)
         self._runs = LegRuns(eject_after=self._eject_after)
         self._poison = Poison()
+        self._pairs.taken_back = self._poison.taken_back
         self._processes = Processes()
         self._looked_at: dict[str, float] = {}
 
@@ -162,11 +163,13 @@ class Blame:
         self._relapses.failed(evidence.iid)
         saturated = self.pressure.failed(evidence, now)
         row = self._judgement.row(evidence.iid, evidence.failure)
-        counts = not self._pairs.excuses(evidence)
-        charged = self._poison.failed(evidence, now, row=row, counts=counts)
+        charged = self._poison.failed(evidence, now)
         if charged is not None:
             return self._poisoned(evidence, charged, now=now)
+        before = self._judgement.count(evidence.iid, evidence.failure)
         effects = self._pairs.failed(evidence, now)
+        if self._judgement.count(evidence.iid, evidence.failure) > before:
+            self._poison.charged(evidence, row=row)
         if saturated:
             return (*effects, *self._judgement.suspect(evidence.iid, saturated, now=now))
         run = self._runs.failed(evidence)
@@ -260,8 +263,7 @@ class Blame:
         """It is ejected: what its KV brought its consumers is taken back, and not once more for a request."""
         effects: list[Effect] = []
         for (consumer, failure, row), times in self.edges.ejected(iid).items():
-            self._poison.settled((consumer, failure, iid, row))
-            effects += self._judgement.pardon(consumer, failure, times=times, row=row)
+            effects += self._pairs.pardon((consumer, failure, iid, row), times)
         return tuple(effects)
 
     def _returned(self, effects: Effects, now: float) -> Effects:

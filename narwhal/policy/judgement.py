@@ -77,8 +77,7 @@ class Judgement:
         self._suspicion = Suspicion(self._breaker)
         self.standings.forget = self._suspicion.forget
         self.suspects = self._breaker.engines
-        self.row = self._breaker.row
-        self.count = self._breaker.count
+        self.row, self.count = self._breaker.row, self._breaker.count
         self._quarantine_s = settings.failure_quarantine_s
         self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
             LegSucceeded: self._succeeded,

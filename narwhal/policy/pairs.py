@@ -16,7 +16,7 @@ of its partners: neither what failed with it before nor what fails yet. Counting
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 
 from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.engine import Leg
@@ -24,16 +24,19 @@ from narwhal.model.evidence import EdgeProbed, InferenceProbed, LegFailed, Probe
 from narwhal.policy.edge_map import PARTNERS, Edge
 from narwhal.policy.edges import Edges, Suspect, is_about_transfer
 from narwhal.policy.judgement import Judgement
+from narwhal.policy.poison import Counted
 
 
 class Pairs:
-    """Between `blame` and the edges. `edges` is for placement to read."""
+    """Between `blame` and the edges. `edges` is for placement to read; `taken_back` is told what counts no
+    longer against a consumer."""
 
-    __slots__ = ("_judgement", "edges")
+    __slots__ = ("_judgement", "edges", "taken_back")
 
     def __init__(self, judgement: Judgement, edges: Edges) -> None:
         self.edges = edges
         self._judgement = judgement
+        self.taken_back: Callable[[Counted, int], None] = lambda counted, times: None
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -67,7 +70,7 @@ class Pairs:
                 evidence.failure,
                 self._judgement.row(evidence.iid, evidence.failure),
             )
-            effects += self._judgement.pardon(iid, failure, times=times - own, row=row)
+            effects += self.pardon((iid, failure, suspect.iid, row), times - own)
         effects += self._judgement.suspect(suspect.iid, suspect.reason, consumer=suspect.consumer, now=now)
         return tuple(effects)
 
@@ -178,9 +181,14 @@ class Pairs:
                 effects += self._accused(edge, now)
                 continue
             for (failure, row), times in self.edges.pardoned(edge).items():
-                effects += self._judgement.pardon(edge.consumer, failure, times=times, row=row)
+                effects += self.pardon((edge.consumer, failure, edge.producer, row), times)
             effects += self._avoided((edge,))
         return (*effects, *self.probes_due(now))
+
+    def pardon(self, counted: Counted, times: int) -> Effects:
+        iid, failure, _, row = counted
+        self.taken_back(counted, times)
+        return self._judgement.pardon(iid, failure, times=times, row=row)
 
     @staticmethod
     def _avoided(edges: Iterable[Edge]) -> Effects:

@@ -9,8 +9,8 @@ A request is known by the digest of its body. A failure's *way* says how it fail
 | remembered with A only | failed on A | remembered with A, once more |
 | remembered with A only | failed on B | suspected: what it added on A and B is to be taken back |
 | suspected | failed on any engine | suspected: what it added there is to be taken back |
-| any but suspected | its token count was held against an engine | that too is to be taken back then |
-| any | the producer of its KV is ejected | what its transfers added is settled: taken back there already |
+| any but suspected | a leg or token count of it counted against an engine | to be taken back then |
+| any | failures between two engines were taken back as the pair's or the producer's | its share no more |
 | any | 60 s without a failure, or 1,024 newer requests | unknown |
 
 A token count that does not come is no failed request, and suspects none. Not remembered: what never reached
@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import CountFailed, FailureClass, LegFailed
@@ -41,10 +42,11 @@ engine's row of that class to which it counted."""
 
 @dataclass(slots=True)
 class _Way:
-    """How one request failed in one way: on which engines, what was counted and not yet taken back."""
+    """How one request failed in one way: on which engines, what was counted and not yet taken back, by
+    number."""
 
     engines: set[str] = field(default_factory=set)
-    counted: Counter[Counted] = field(default_factory=Counter)
+    counted: dict[int, Counted] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -60,18 +62,17 @@ class _Request:
 class Poison:
     """The newest failed requests, oldest failure first."""
 
-    __slots__ = ("_requests",)
+    __slots__ = ("_number", "_requests")
 
     def __init__(self) -> None:
+        self._number = 0
         self._requests: OrderedDict[bytes, _Request] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def failed(
-        self, evidence: LegFailed, now: float, *, row: int = 0, counts: bool = True
-    ) -> Mapping[Counted, int] | None:
-        """Remembers one failed leg, which is about to count to that `row`, or not. None: no suspicion.
+    def failed(self, evidence: LegFailed, now: float) -> Mapping[Counted, int] | None:
+        """Remembers one failed leg. None: no suspicion; what is held against its engine is told by `charged`.
 
         Otherwise the request is suspected poison: this failure is not to be counted, and what is returned
         (how often; may be empty) had been before.
@@ -82,13 +83,27 @@ class Poison:
         way = request.ways.setdefault(evidence.way, _Way())
         way.engines.add(evidence.iid)
         if len(way.engines) < 2:
-            if counts and not evidence.again:
-                way.counted[evidence.iid, evidence.failure, evidence.peer, row] += 1
             return None
-        counted = way.counted + request.counts
-        way.counted, request.counts = Counter(), Counter()
+        counted = Counter(way.counted.values()) + request.counts
+        way.counted, request.counts = {}, Counter()
         request.suspected = True
         return counted
+
+    def charged(self, evidence: LegFailed, *, row: int) -> None:
+        """The leg that just failed counted to that `row` of its engine."""
+        request = self._requests.get(evidence.request)
+        way = request.ways.get(evidence.way) if request is not None else None
+        if way is not None:
+            self._number += 1
+            way.counted[self._number] = evidence.iid, evidence.failure, evidence.peer, row
+
+    def taken_back(self, counted: Counted, times: int) -> None:
+        """So many failed transfers of that kind, the newest, count no longer: others were at fault."""
+        ways = (named for request in self._requests.values() for named in request.ways.items())
+        transfers = [way for name, way in ways if is_about_transfer(counted[1], name)]
+        booked = [(number, way) for way in transfers for number, one in way.counted.items() if one == counted]
+        for number, way in sorted(booked, key=itemgetter(0), reverse=True)[: max(0, times)]:
+            del way.counted[number]
 
     def count_failed(self, evidence: CountFailed, now: float, *, row: int) -> bool:
         """A token count is about to be held against its engine, in that `row`. False: it is not to be."""
@@ -98,13 +113,6 @@ class Poison:
         if not request.suspected:
             request.counts[evidence.iid, evidence.failure, "", row] += 1
         return not request.suspected
-
-    def settled(self, counted: Counted) -> None:
-        """Failures of that kind have been taken back, where they may have been a transfer's."""
-        for request in self._requests.values():
-            for name, way in request.ways.items():
-                if counted in way.counted and is_about_transfer(counted[1], name):
-                    del way.counted[counted]
 
     def engines(self, evidence: LegFailed) -> tuple[str, ...]:
         """IDs of the engines on which this request failed in this way, sorted; may be empty."""

@@ -37,6 +37,8 @@ FAILURES = (
     FailureClass.OVERLOAD,
 )
 
+TRANSFERS = FAILURES[:2]
+
 producers, consumers = st.sampled_from(PRODUCERS), st.sampled_from(CONSUMERS)
 anyone = st.sampled_from(PRODUCERS + CONSUMERS)
 outcomes = st.sampled_from(ProbeOutcome)
@@ -48,6 +50,7 @@ class Blamed(RuleBasedStateMachine):
 
     `brought`: (producer, consumer, class) to how many of those a conviction of the producer takes back.
     `shared`: (producer, consumer) to transfers that failed while both were in, since either began anew.
+    `own`: those since anything may have disproved them that nobody else can have done.
     `failing`: the consumer whose decode failed last.
     """
 
@@ -59,6 +62,8 @@ class Blamed(RuleBasedStateMachine):
         self.brought: Counter[tuple[str, str, FailureClass]] = Counter()
         self.shared: Counter[tuple[str, str]] = Counter()
         self.failing = ""
+        self.own: Counter[tuple[str, FailureClass]] = Counter()
+        self.sent = 0
         self.requests: dict[bytes, tuple[float, dict[FailureClass, Counter[str]]]] = {}
         self.asked_at: dict[tuple[str, str], float] = {}
         self.was_out: set[str] = set()
@@ -113,9 +118,11 @@ class Blamed(RuleBasedStateMachine):
     def a_decode_fails(self, producer: str, consumer: str, failure: FailureClass, request: bytes) -> None:
         if failure is FailureClass.OVERLOAD:
             request = b""
+        elif not request and failure in TRANSFERS:
+            request = self.fresh()
         seen = self.remembered(request).setdefault(failure, Counter())
         out = self.fleet.standings.ejected()
-        transfer = failure in FAILURES[:2]
+        transfer = failure in TRANSFERS
         excused = transfer and producer in out
         self.failing = consumer
         effects = self.step(
@@ -129,13 +136,29 @@ class Blamed(RuleBasedStateMachine):
             self.failed[consumer, failure] += not excused
             seen[consumer] += not excused
             if transfer and not excused and consumer not in out:
-                self.brought[producer, consumer, failure] += not request
+                self.brought[producer, consumer, failure] += request.startswith(b"fresh")
                 self.shared[producer, consumer] += 1
             return
         for iid in seen:
             self.failed[iid, failure] = max(0, self.failed[iid, failure] - seen[iid])
             seen[iid] = 0
         seen[consumer] += 0
+
+    def fresh(self) -> bytes:
+        self.sent += 1
+        return b"fresh %d" % self.sent
+
+    @rule(iid=consumers, failure=st.sampled_from((*TRANSFERS, FailureClass.CONNECTION)))
+    def a_local_decode_fails(self, iid: str, failure: FailureClass) -> None:
+        """Of a request of its own: nobody else's fault, whatever comes."""
+        way = f"{failure}:x"
+        self.step(LegFailed(iid, Leg.DECODE, failure, way, "x", request=self.fresh()))
+        self.failed[iid, failure] += 1
+        self.own[iid, failure] += 1
+
+    def disproved(self, iid: str, *failures: FailureClass) -> None:
+        for failure in failures or FAILURES:
+            del self.own[iid, failure]
 
     def remembered(self, request: bytes) -> dict[FailureClass, Counter[str]]:
         """Of this request: class to engine to what it was charged for and that was not taken back."""
@@ -150,12 +173,34 @@ class Blamed(RuleBasedStateMachine):
         for _ in range(3):
             self.a_decode_fails(producer, consumer, FailureClass.INFERENCE_STATUS, b"")
 
+    @rule(producer=producers, consumer=consumers, failure=st.sampled_from(TRANSFERS), request=requests)
+    def a_pair_fails(self, producer: str, consumer: str, failure: FailureClass, request: bytes) -> None:
+        """Both of its ends do well with others meanwhile."""
+        (other_producer,) = set(PRODUCERS) - {producer}
+        (other_consumer,) = set(CONSUMERS) - {consumer}
+        self.a_decode_fails(producer, consumer, failure, b"")
+        self.a_decode_fails(producer, consumer, failure, request)
+        self.a_decode_succeeds(other_producer, consumer)
+        self.a_local_decode_fails(consumer, failure)
+        self.a_decode_succeeds(producer, other_consumer)
+        self.a_decode_fails(producer, consumer, failure, request)
+
+    @rule(producer=producers, failure=st.sampled_from(TRANSFERS), request=requests)
+    def a_producer_fails(self, producer: str, failure: FailureClass, request: bytes) -> None:
+        for consumer in (*CONSUMERS, CONSUMERS[0]):
+            self.a_decode_fails(producer, consumer, failure, request if consumer == CONSUMERS[1] else b"")
+
+    @rule(consumer=consumers, failure=st.sampled_from(TRANSFERS))
+    def it_fails_twice_by_itself(self, consumer: str, failure: FailureClass) -> None:
+        for _ in range(2):
+            self.a_local_decode_fails(consumer, failure)
+
     @rule(producer=producers, consumer=consumers)
     def a_decode_succeeds(self, producer: str, consumer: str) -> None:
         self.step(LegSucceeded(consumer, Leg.DECODE, producer))
         self.refused.pop(consumer, None)
         for failure in FAILURES[:3]:
-            del self.failed[consumer, failure]
+            del self.failed[consumer, failure], self.own[consumer, failure]
             self.forget_brought(consumer, failure)
             for _, ways in self.requests.values():
                 if consumer in ways.get(failure, ()):
@@ -175,6 +220,7 @@ class Blamed(RuleBasedStateMachine):
     @rule(iid=anyone, status=st.sampled_from((400, 401, 404)), request=requests)
     def an_engine_refuses(self, iid: str, status: int, request: bytes) -> None:
         effects = self.step(LegAnswered(iid, Leg.PREFILL, status, request))
+        self.disproved(iid, FailureClass.CONNECTION, FailureClass.INFERENCE_STATUS)
         proved_s = self.now - self.proved_at.get(iid, -inf)
         if status == 400 and proved_s < 10.0:
             assert effects == []
@@ -219,6 +265,7 @@ class Blamed(RuleBasedStateMachine):
         self.asked_at[peer, iid] = self.now
         if outcome is ProbeOutcome.GOOD:
             self.forget_brought(iid)
+            self.disproved(iid)
         if outcome is ProbeOutcome.GOOD and self.refused.pop(iid, None):
             self.proved_at[iid] = self.now
         ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
@@ -232,6 +279,7 @@ class Blamed(RuleBasedStateMachine):
     @rule(iid=anyone)
     def an_engine_passes_its_checks(self, iid: str) -> None:
         self.step(Validated(iid, (Check("health", "passed"),)))
+        self.disproved(iid)
 
     @rule(passes=st.integers(1, 30))
     def time_passes(self, passes: int) -> None:
@@ -257,6 +305,9 @@ class Blamed(RuleBasedStateMachine):
         for iid, streaks in self.fleet.standing(self.now).failures.items():
             for failure, count in streaks.items():
                 assert count <= self.failed[iid, FailureClass(failure)], (iid, failure)
+        streaks = self.fleet.standing(self.now).failures
+        for (iid, failed), count in self.own.items():
+            assert count <= streaks.get(iid, {}).get(failed.value, 0), (iid, failed, "its own, taken back")
 
     @invariant()
     def machines_are_sound_and_somebody_serves(self) -> None:

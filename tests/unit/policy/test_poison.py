@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, LegFailed
-from narwhal.policy.poison import MOST, REMEMBERED_S, UNSENT, Poison
+from narwhal.policy.poison import REMEMBERED_S, UNSENT, Counted, Poison
 
 NOW = 100.0
 STATUS = FailureClass.INFERENCE_STATUS
@@ -23,13 +24,23 @@ def failed(
     return LegFailed(iid, way=way, request=request, **values)
 
 
+class Charging(Poison):
+    """Whatever suspects nobody is held against its engine, but for what was counted before."""
+
+    def failed(self, evidence: LegFailed, now: float, *, row: int = 0) -> Mapping[Counted, int] | None:
+        told = super().failed(evidence, now)
+        if told is None and not evidence.again:
+            self.charged(evidence, row=row)
+        return told
+
+
 def test_one_engine_alone_is_no_suspicion_however_often() -> None:
-    poison = Poison()
+    poison = Charging()
     assert [poison.failed(failed("a"), NOW) for _ in range(5)] == [None] * 5
 
 
 def test_the_same_way_on_a_second_engine_gives_back_what_the_first_was_charged() -> None:
-    poison = Poison()
+    poison = Charging()
     poison.failed(failed("a", peer="p"), NOW)
     poison.failed(failed("a", peer="q"), NOW + 1)
     poison.failed(failed("a", peer="q"), NOW + 1)
@@ -38,7 +49,7 @@ def test_the_same_way_on_a_second_engine_gives_back_what_the_first_was_charged()
 
 
 def test_a_suspect_stays_one_on_every_engine_and_nothing_is_given_back_twice() -> None:
-    poison = Poison()
+    poison = Charging()
     poison.failed(failed("a"), NOW)
     poison.failed(failed("b"), NOW)
     assert poison.failed(failed("c"), NOW) == {}
@@ -47,52 +58,77 @@ def test_a_suspect_stays_one_on_every_engine_and_nothing_is_given_back_twice() -
 
 
 def test_another_way_on_the_second_engine_is_two_faults() -> None:
-    poison = Poison()
+    poison = Charging()
     poison.failed(failed("a", way="inference_status:500"), NOW)
     assert poison.failed(failed("b", way="stream:early_end", failure=FailureClass.STREAM), NOW) is None
     assert poison.failed(failed("b", way="inference_status:500"), NOW) is not None
 
 
 def test_another_request_is_another_matter() -> None:
-    poison = Poison()
+    poison = Charging()
     poison.failed(failed("a", b"one"), NOW)
     assert poison.failed(failed("b", b"two"), NOW) is None
 
 
 def test_a_request_is_remembered_for_60_s_after_its_last_failure() -> None:
-    poison = Poison()
+    poison = Charging()
     poison.failed(failed("a"), NOW)
     poison.failed(failed("a"), NOW + 50)
     assert poison.failed(failed("b"), NOW + 50 + REMEMBERED_S - 0.1) is not None
-    poison = Poison()
+    poison = Charging()
     poison.failed(failed("a"), NOW)
     assert poison.failed(failed("b"), NOW + REMEMBERED_S) is None
 
 
 def test_the_last_1024_failed_requests_are_remembered() -> None:
-    poison = Poison()
-    for number in range(MOST):
+    poison = Charging()
+    for number in range(1024):
         poison.failed(failed("a", str(number).encode()), NOW)
     assert poison.failed(failed("b", b"0"), NOW) is not None
     poison.failed(failed("a", b"one more"), NOW)
-    assert len(poison) == MOST
+    assert len(poison) == 1024
     assert poison.failed(failed("b", b"1"), NOW) is None
+
+
+def test_what_was_not_held_against_an_engine_is_not_taken_back_from_it() -> None:
+    poison = Poison()
+    poison.failed(failed("a"), NOW)
+    assert poison.failed(failed("b"), NOW) == {}
+
+
+def test_what_others_took_back_is_not_taken_back_again_the_newest_first() -> None:
+    poison = Charging()
+    for request in (b"one", b"two", b"three"):
+        poison.failed(failed("a", request, peer="p"), NOW)
+    poison.failed(failed("a", b"one", peer="q"), NOW + 1)
+    poison.taken_back(("a", STATUS, "p", 0), 2)
+    assert poison.failed(failed("b", b"three"), NOW + 2) == {}
+    assert poison.failed(failed("b", b"two"), NOW + 2) == {}
+    assert poison.failed(failed("b", b"one"), NOW + 2) == {("a", STATUS, "p", 0): 1, ("a", STATUS, "q", 0): 1}
 
 
 @pytest.mark.parametrize("way", sorted(UNSENT))
 def test_a_request_that_never_arrived_poisoned_nobody(way: str) -> None:
-    poison = Poison()
+    poison = Charging()
     poison.failed(failed("a", way=way, failure=FailureClass.CONNECTION), NOW)
     assert poison.failed(failed("b", way=way, failure=FailureClass.CONNECTION), NOW) is None
     assert len(poison) == 0
 
 
 def test_back_pressure_and_requests_of_our_own_are_not_remembered() -> None:
-    poison = Poison()
+    poison = Charging()
     for iid in ("a", "b"):
         assert poison.failed(failed(iid, way="overload:429", failure=FailureClass.OVERLOAD), NOW) is None
         assert poison.failed(failed(iid, b""), NOW) is None
     assert len(poison) == 0
+
+
+def test_what_was_no_transfers_matter_was_not_taken_back_by_others() -> None:
+    poison = Charging()
+    silent = {"way": "stream:silence", "failure": FailureClass.STREAM, "peer": "p"}
+    poison.failed(failed("a", **silent), NOW)
+    poison.taken_back(("a", FailureClass.STREAM, "p", 0), 1)
+    assert poison.failed(failed("b", **silent), NOW) == {("a", FailureClass.STREAM, "p", 0): 1}
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -100,7 +136,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.poison = Poison()
+        self.poison = Charging()
         self.now = NOW
         self.seen: dict[tuple[bytes, str], tuple[float, set[str]]] = {}
         self.charged: dict[tuple[bytes, str], int] = {}
