@@ -197,11 +197,14 @@ class Blame:
             tell("request_suspected", evidence.iid, reason=reason, engines=list(engines), request=digest),
         ]
         for (iid, failure, peer, row), times in charged.items():
-            effects += self._judgement.pardon(iid, failure, times=times, row=row)
+            self._judgement.pardon(iid, failure, times=times, row=row)
             for _ in range(times if is_about_transfer(failure, evidence.way) else 0):
                 self.edges.take_back(peer, iid, failure=failure, row=row)
         for iid in engines:
             self._runs.pardon(iid, evidence.request)
+            effects += self._judgement.take_back(
+                iid, lambda cause: (cause.request, cause.way) == (evidence.request, evidence.way)
+            )
             if now >= self._looked_at.get(iid, -inf) + LOOK_AGAIN_S:
                 self._looked_at[iid] = now
                 effects += self._judgement.suspect(iid, reason, hold=False, now=now)

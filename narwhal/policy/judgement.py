@@ -49,6 +49,7 @@ from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
 from narwhal.policy.carried_holds import export_holds
 from narwhal.policy.ejections import CARRIED
+from narwhal.policy.holds import Cause
 from narwhal.policy.pace import Pace
 from narwhal.policy.readmission import FAILED
 from narwhal.policy.refusals import Refused
@@ -78,6 +79,7 @@ class Judgement:
         self.standings.forget = self._suspicion.forget
         self.suspects = self._breaker.engines
         self.row, self.count = self._breaker.row, self._breaker.count
+        self.pardon = self._suspicion.pardon
         self._quarantine_s = settings.failure_quarantine_s
         self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
             LegSucceeded: self._succeeded,
@@ -135,7 +137,9 @@ class Judgement:
         if self._quarantine_s <= 0 or evidence.failure is FailureClass.OVERLOAD:
             return NOTHING
         reason = f"a {evidence.leg.value} leg failed: {evidence.detail}"
-        return self.standings.quarantine(evidence.iid, now + self._quarantine_s, reason=reason, now=now)
+        cause = Cause(evidence.failure, evidence.way, evidence.peer, evidence.request)
+        until = now + self._quarantine_s
+        return self.standings.quarantine(evidence.iid, until, reason=reason, now=now, cause=cause)
 
     def _sentence(self, verdict: Verdict, evidence: LegFailed | CountFailed, *, now: float) -> Effects:
         iid, failure = evidence.iid, evidence.failure
@@ -235,9 +239,12 @@ class Judgement:
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
 
-    def pardon(self, iid: str, failure: FailureClass, *, times: int, row: int) -> Effects:
-        """So many failures of that `row`, and the quarantine they brought, were not its own."""
-        if not self._suspicion.pardon(iid, failure, times=times, row=row):
+    def take_back(self, iid: str, of: Callable[[Cause], bool]) -> Effects:
+        """What these failures added to its quarantine was not its own."""
+        if self._quarantine_s <= 0:
+            return NOTHING
+        self.standings.version += 1
+        if not self.standings.holding.take_back(iid, of):
             return NOTHING
         return self.standings.end(iid, HoldKind.QUARANTINE, reason="the failure was not its own")
 

@@ -23,6 +23,7 @@ from narwhal.model.engine import Leg
 from narwhal.model.evidence import EdgeProbed, InferenceProbed, LegFailed, ProbeOutcome
 from narwhal.policy.edge_map import PARTNERS, Edge
 from narwhal.policy.edges import Edges, Suspect, is_about_transfer
+from narwhal.policy.holds import Cause
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.poison import Counted
 
@@ -186,9 +187,15 @@ class Pairs:
         return (*effects, *self.probes_due(now))
 
     def pardon(self, counted: Counted, times: int) -> Effects:
-        iid, failure, _, row = counted
+        """So many failed decodes between two engines were not the consumer's own."""
+        iid, failure, peer, row = counted
         self.taken_back(counted, times)
-        return self._judgement.pardon(iid, failure, times=times, row=row)
+        self._judgement.pardon(iid, failure, times=times, row=row)
+
+        def was_theirs(cause: Cause) -> bool:
+            return cause.failure is failure and cause.peer == peer and is_about_transfer(failure, cause.way)
+
+        return self._judgement.take_back(iid, was_theirs)
 
     @staticmethod
     def _avoided(edges: Iterable[Edge]) -> Effects:

@@ -16,7 +16,7 @@ from narwhal.model.standing import HoldKind, HoldView
 from narwhal.policy.carried_holds import restore_holds
 from narwhal.policy.checks import Checks
 from narwhal.policy.ejections import Ejections
-from narwhal.policy.holds import Holds
+from narwhal.policy.holds import OWN, Cause, Holds
 from narwhal.policy.membership import Standing, standing, takes_last
 from narwhal.policy.pace import Pace
 from narwhal.policy.returns import Around, Returns
@@ -160,11 +160,11 @@ class Standings:
             self._unverified.discard(iid)
             self.version += 1
 
-    def quarantine(self, iid: str, until: float, *, reason: str, now: float) -> Effects:
+    def quarantine(self, iid: str, until: float, *, reason: str, now: float, cause: Cause = OWN) -> Effects:
         """No new requests until then, unless the engine is the last of its kind."""
         if self._needed(iid, now):
             return self._withheld(iid, HoldKind.QUARANTINE, reason=reason, times=(now, until))
-        if not self.holding.quarantine(iid, until, reason=reason, now=now):
+        if not self.holding.quarantine(iid, until, reason=reason, now=now, cause=cause):
             return NOTHING
         self.version += 1
         return (tell("hold", iid, reason=reason, hold=HoldKind.QUARANTINE.value),)

@@ -68,16 +68,14 @@ class Suspicion:
         self.proved(iid, Proof.INFERENCE)
         self._producers.pop(iid, None)
 
-    def pardon(self, iid: str, failure: FailureClass, *, times: int, row: int) -> bool:
-        """So many failures of that `row` were not its own. True: nothing is held against it any more."""
+    def pardon(self, iid: str, failure: FailureClass, *, times: int, row: int) -> None:
+        """So many failures of that `row` were not its own."""
         if row != self.breaker.row(iid, failure):
-            return False
+            return
         for _ in range(times):
             self.breaker.take_back(iid, failure)
-        if times <= 0 or self.breaker.suspects(iid):
-            return False
-        self.forget(iid)
-        return True
+        if times > 0 and not self.breaker.suspects(iid):
+            self.forget(iid)
 
     def forget(self, iid: str) -> None:
         self.breaker.forget(iid)

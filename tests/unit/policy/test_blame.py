@@ -424,55 +424,6 @@ def test_what_an_edge_never_counted_is_not_taken_back_from_it() -> None:
     assert [(edge.consumer, edge.failures) for edge in court.blame.edges.view(NOW)] == [("d0", 2)]
 
 
-def lost(iid: str, peer: str, request: bytes) -> LegFailed:
-    return LegFailed(
-        iid, Leg.DECODE, STREAM, "stream:first_token", "no token came", peer=peer, request=request
-    )
-
-
-def test_a_failure_that_was_the_pairs_is_not_taken_back_from_the_engine_for_its_request() -> None:
-    court = Court()
-    court(lost("d0", "p0", b"1"), lost("d0", "p0", b"2"), crossed("p1", "d0"), crossed("p0", "d1"))
-    court(lost("d0", "p0", b"X"))
-    assert (court.avoided, court.streaks) == ({"p0": {"d0"}}, {})
-    court(lost("d0", "p1", b"Y"), lost("d0", "p1", b"Z"))
-    assert court.streaks == {"d0": {"stream": 2}}
-    court(lost("d1", "p2", b"X"))
-    assert court.streaks == {"d0": {"stream": 2}}, "X was never held against it"
-
-
-def test_nor_is_one_that_was_taken_back_for_the_pair_before() -> None:
-    court = Court()
-    court(lost("d0", "p0", b"X"), lost("d0", "p0", b"2"))
-    court.blame.edges.probed("p1", "d0", outcome=GOOD, now=NOW)
-    court(crossed("p0", "d1"), lost("d0", "p0", b"3"))
-    assert (court.avoided, court.streaks) == ({"p0": {"d0"}}, {})
-    court(lost("d0", "p1", b"Y"), lost("d0", "p1", b"Z"))
-    court(lost("d1", "p2", b"X"))
-    assert court.streaks == {"d0": {"stream": 2}}
-
-
-def test_nor_one_that_convicted_its_producer() -> None:
-    court = Court()
-    court(lost("d0", "p0", b"1"), lost("d0", "p0", b"2"), lost("d1", "p0", b"X"))
-    assert (court.held, court.streaks) == ({"p0": "inference"}, {})
-    court(lost("d1", "p1", b"Y"), lost("d1", "p1", b"Z"), lost("d0", "p1", b"V"))
-    court(lost("d2", "p2", b"X"))
-    court(lost("d2", "p2", b"1"))
-    assert court.streaks == {"d0": {"stream": 1}, "d1": {"stream": 2}}
-
-
-def test_what_was_taken_back_for_a_producer_is_not_taken_back_for_a_pair_too() -> None:
-    court = Court()
-    court(lost("d0", "p0", b"1"), lost("d0", "p0", b"2"), lost("d1", "p0", b"3"))
-    assert court.streaks == {}
-    court(lost("d0", "p2", b"Y"), lost("d0", "p2", b"Z"))
-    court.blame.edges.probed("p1", "d0", outcome=GOOD, now=NOW)
-    court.blame.edges.probed("p0", "d2", outcome=GOOD, now=NOW)
-    court(lost("d0", "p0", b"4"))
-    assert (court.avoided, court.streaks) == ({"p0": {"d0"}}, {"d0": {"stream": 2}})
-
-
 # --- a restarted peer ---
 
 

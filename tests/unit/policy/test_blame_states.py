@@ -45,7 +45,7 @@ outcomes = st.sampled_from(ProbeOutcome)
 requests = st.sampled_from((b"", b"r0", b"r1"))
 
 
-class Blamed(RuleBasedStateMachine):
+class Books(RuleBasedStateMachine):
     """`failed`: (engine, class) to failures since the engine was last well that no suspected request did.
 
     `brought`: (producer, consumer, class) to how many of those a conviction of the producer takes back.
@@ -57,13 +57,14 @@ class Blamed(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
-        self.fleet = fleet_of(" ".join(PRODUCERS + CONSUMERS), readmit_every=10)
+        self.fleet = fleet_of(" ".join(PRODUCERS + CONSUMERS), readmit_every=10, failure_quarantine_s=5.0)
         self.failed: Counter[tuple[str, FailureClass]] = Counter()
         self.brought: Counter[tuple[str, str, FailureClass]] = Counter()
         self.shared: Counter[tuple[str, str]] = Counter()
         self.failing = ""
         self.own: Counter[tuple[str, FailureClass]] = Counter()
         self.sent = 0
+        self.quarantined: list[tuple[str, float, bytes, FailureClass]] = []
         self.requests: dict[bytes, tuple[float, dict[FailureClass, Counter[str]]]] = {}
         self.asked_at: dict[tuple[str, str], float] = {}
         self.was_out: set[str] = set()
@@ -72,7 +73,9 @@ class Blamed(RuleBasedStateMachine):
 
     def step(self, evidence: Evidence) -> list[Effect]:
         served = [leg for leg in (Leg.PREFILL, Leg.DECODE) if self.fleet.can_serve(leg, self.now)]
-        aside = {*self.fleet.standings.ejected(), *self.fleet.standing(self.now).holds}
+        holds = self.fleet.standing(self.now).holds
+        held = {iid for iid, hold in holds.items() if hold.kind == "inference"}
+        aside = held | set(self.fleet.standings.ejected())
         effects = list(self.fleet.step(evidence, self.now))
         self.producers_are_held_for_others(effects, aside)
         self.note(effects)
@@ -101,7 +104,7 @@ class Blamed(RuleBasedStateMachine):
     def producers_are_held_for_others(self, effects: list[Effect], aside: set[str]) -> None:
         """Never for what failed on engines that are out or held, or that were when it failed."""
         for one in effects:
-            if not isinstance(one, Told) or one.kind != "hold":
+            if not isinstance(one, Told) or one.kind != "hold" or not one.enforced:
                 continue
             what, _, names = str(one.fields["reason"]).partition(
                 " decodes in a row of its KV handoffs failed, on "
@@ -111,6 +114,42 @@ class Blamed(RuleBasedStateMachine):
             shared = [self.shared[str(one.fields["iid"]), name] for name in told]
             assert all(times or name == self.failing for name, times in zip(told, shared, strict=True)), one
             assert not told or sum(shared) + 1 >= int(what), one
+
+    def remembered(self, request: bytes) -> dict[FailureClass, Counter[str]]:
+        """Of this request: class to engine to what it was charged for and that was not taken back."""
+        last_at, ways = self.requests.get(request, (self.now, {}))
+        if last_at <= self.now - REMEMBERED_S:
+            ways = {}
+        self.requests[request] = (self.now, ways)
+        return ways
+
+    def fresh(self) -> bytes:
+        self.sent += 1
+        return b"fresh %d" % self.sent
+
+    def disproved(self, iid: str, *failures: FailureClass) -> None:
+        for failure in failures or FAILURES:
+            del self.own[iid, failure]
+
+    def forget_brought(self, consumer: str, failure: FailureClass | None = None, producer: str = "") -> None:
+        """A row is over, or an edge was proved: what it brought its consumer is that one's own."""
+        for key in tuple(self.brought):
+            if key[1] == consumer and producer in ("", key[0]) and failure in (None, key[2]):
+                del self.brought[key]
+
+    def look_at_avoided(self) -> None:
+        out = set(self.fleet.standings.ejected())
+        for edge in self.fleet.edges(self.now):
+            ends = {edge.producer, edge.consumer}
+            if not edge.avoided or ends & (out | self.was_out):
+                continue
+            asked_s = self.now - self.asked_at.get((edge.producer, edge.consumer), self.now)
+            assert asked_s <= EVERY_S, f"{edge}: nobody looks again"
+        self.was_out = out
+
+
+class Blamed(Books):
+    """What may happen, and what always holds."""
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -138,35 +177,24 @@ class Blamed(RuleBasedStateMachine):
             if transfer and not excused and consumer not in out:
                 self.brought[producer, consumer, failure] += request.startswith(b"fresh")
                 self.shared[producer, consumer] += 1
+            if not excused:
+                self.quarantined.append((consumer, self.now + 5.0, request, failure))
             return
+        self.quarantined = [one for one in self.quarantined if one[2:] != (request, failure)]
         for iid in seen:
             self.failed[iid, failure] = max(0, self.failed[iid, failure] - seen[iid])
             seen[iid] = 0
         seen[consumer] += 0
 
-    def fresh(self) -> bytes:
-        self.sent += 1
-        return b"fresh %d" % self.sent
-
     @rule(iid=consumers, failure=st.sampled_from((*TRANSFERS, FailureClass.CONNECTION)))
     def a_local_decode_fails(self, iid: str, failure: FailureClass) -> None:
         """Of a request of its own: nobody else's fault, whatever comes."""
         way = f"{failure}:x"
-        self.step(LegFailed(iid, Leg.DECODE, failure, way, "x", request=self.fresh()))
+        request = self.fresh()
+        self.step(LegFailed(iid, Leg.DECODE, failure, way, "x", request=request))
+        self.quarantined.append((iid, self.now + 5.0, request, failure))
         self.failed[iid, failure] += 1
         self.own[iid, failure] += 1
-
-    def disproved(self, iid: str, *failures: FailureClass) -> None:
-        for failure in failures or FAILURES:
-            del self.own[iid, failure]
-
-    def remembered(self, request: bytes) -> dict[FailureClass, Counter[str]]:
-        """Of this request: class to engine to what it was charged for and that was not taken back."""
-        last_at, ways = self.requests.get(request, (self.now, {}))
-        if last_at <= self.now - REMEMBERED_S:
-            ways = {}
-        self.requests[request] = (self.now, ways)
-        return ways
 
     @rule(producer=producers, consumer=consumers)
     def three_decodes_fail(self, producer: str, consumer: str) -> None:
@@ -184,6 +212,15 @@ class Blamed(RuleBasedStateMachine):
         self.a_local_decode_fails(consumer, failure)
         self.a_decode_succeeds(producer, other_consumer)
         self.a_decode_fails(producer, consumer, failure, request)
+
+    @rule(failure=st.sampled_from(TRANSFERS), served=st.booleans())
+    def a_poisoned_request_goes_round(self, failure: FailureClass, served: bool) -> None:
+        self.sent += 1
+        request = b"poison %d" % self.sent
+        self.a_decode_fails("p0", "d0", failure, request)
+        if served:
+            self.a_decode_succeeds("p1", "d0")
+        self.a_decode_fails("p0", "d1", failure, request)
 
     @rule(producer=producers, failure=st.sampled_from(TRANSFERS), request=requests)
     def a_producer_fails(self, producer: str, failure: FailureClass, request: bytes) -> None:
@@ -205,12 +242,6 @@ class Blamed(RuleBasedStateMachine):
             for _, ways in self.requests.values():
                 if consumer in ways.get(failure, ()):
                     ways[failure][consumer] = 0  # of a row that is over: nothing to be taken back
-
-    def forget_brought(self, consumer: str, failure: FailureClass | None = None, producer: str = "") -> None:
-        """A row is over, or an edge was proved: what it brought its consumer is that one's own."""
-        for key in tuple(self.brought):
-            if key[1] == consumer and producer in ("", key[0]) and failure in (None, key[2]):
-                del self.brought[key]
 
     @rule(iid=producers, name=st.sampled_from("abc"))
     def a_prefill_succeeds(self, iid: str, name: str) -> None:
@@ -288,16 +319,6 @@ class Blamed(RuleBasedStateMachine):
             self.note(list(self.fleet.tick(self.now)))
             self.look_at_avoided()
 
-    def look_at_avoided(self) -> None:
-        out = set(self.fleet.standings.ejected())
-        for edge in self.fleet.edges(self.now):
-            ends = {edge.producer, edge.consumer}
-            if not edge.avoided or ends & (out | self.was_out):
-                continue
-            asked_s = self.now - self.asked_at.get((edge.producer, edge.consumer), self.now)
-            assert asked_s <= EVERY_S, f"{edge}: nobody looks again"
-        self.was_out = out
-
     # --- what always holds -----------------------------------------------------------------------
 
     @invariant()
@@ -308,6 +329,12 @@ class Blamed(RuleBasedStateMachine):
         streaks = self.fleet.standing(self.now).failures
         for (iid, failed), count in self.own.items():
             assert count <= streaks.get(iid, {}).get(failed.value, 0), (iid, failed, "its own, taken back")
+
+    @invariant()
+    def quarantines_have_a_failure_that_no_suspected_request_did(self) -> None:
+        held = self.fleet.standing(self.now).holds
+        quarantined = {iid for iid, hold in held.items() if hold.kind == "quarantine"}
+        assert quarantined <= {iid for iid, until, *_ in self.quarantined if until > self.now}
 
     @invariant()
     def machines_are_sound_and_somebody_serves(self) -> None:
