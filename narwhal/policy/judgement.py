@@ -2,7 +2,7 @@
 
 | evidence | does |
 | --- | --- |
-| LegSucceeded, LegAnswered | clears streaks |
+| LegSucceeded, LegAnswered with a 4xx | clears streaks |
 | LegFailed | counts, quarantines; at the threshold ejects, holds or asks for a health check |
 | CountFailed | as LegFailed, and quarantines nobody |
 | LegFailed again | quarantines: its token count was counted |
@@ -52,7 +52,7 @@ from narwhal.policy.ejections import CARRIED
 from narwhal.policy.holds import Cause
 from narwhal.policy.pace import Pace
 from narwhal.policy.readmission import FAILED
-from narwhal.policy.refusals import Refused
+from narwhal.policy.refusals import Refused, is_refusal
 from narwhal.policy.standings import Standings
 from narwhal.policy.suspicion import Suspicion
 
@@ -108,7 +108,8 @@ class Judgement:
         return NOTHING
 
     def _answered(self, evidence: LegAnswered, now: float) -> Effects:
-        self._suspicion.proved(evidence.iid, Proof.ANSWER)
+        if is_refusal(evidence.status):
+            self._suspicion.proved(evidence.iid, Proof.ANSWER)
         return NOTHING
 
     def _failed(self, evidence: LegFailed, now: float) -> Effects:

@@ -227,10 +227,12 @@ class Blamed(Books):
         for consumer in (*CONSUMERS, CONSUMERS[0]):
             self.a_decode_fails(producer, consumer, failure, request if consumer == CONSUMERS[1] else b"")
 
-    @rule(consumer=consumers, failure=st.sampled_from(TRANSFERS))
-    def it_fails_twice_by_itself(self, consumer: str, failure: FailureClass) -> None:
+    @rule(consumer=consumers, failure=st.sampled_from(TRANSFERS), status=st.sampled_from((0, 204, 302)))
+    def it_fails_twice_by_itself(self, consumer: str, failure: FailureClass, status: int) -> None:
         for _ in range(2):
             self.a_local_decode_fails(consumer, failure)
+        if status:
+            self.an_engine_refuses(consumer, status, b"r0")
 
     @rule(producer=producers, consumer=consumers)
     def a_decode_succeeds(self, producer: str, consumer: str) -> None:
@@ -248,10 +250,11 @@ class Blamed(Books):
         self.step(LegSucceeded(iid, Leg.PREFILL, "", name))
         self.refused.pop(iid, None)
 
-    @rule(iid=anyone, status=st.sampled_from((400, 401, 404)), request=requests)
+    @rule(iid=anyone, status=st.sampled_from((204, 302, 400, 401, 404)), request=requests)
     def an_engine_refuses(self, iid: str, status: int, request: bytes) -> None:
         effects = self.step(LegAnswered(iid, Leg.PREFILL, status, request))
-        self.disproved(iid, FailureClass.CONNECTION, FailureClass.INFERENCE_STATUS)
+        if status >= 400:
+            self.disproved(iid, FailureClass.CONNECTION, FailureClass.INFERENCE_STATUS)
         proved_s = self.now - self.proved_at.get(iid, -inf)
         if status == 400 and proved_s < 10.0:
             assert effects == []

@@ -414,6 +414,15 @@ def test_a_successful_answer_clears_its_classes(good: Any, left: set[str]) -> No
     assert set(fleet.standing(NOW).failures["d0"]) == left
 
 
+@pytest.mark.parametrize("status", [204, 206, 301, 302, 307])
+def test_an_answer_that_is_neither_a_success_nor_a_refusal_disproves_nothing(status: int) -> None:
+    fleet = fleet_of()
+    failed(fleet, "d0", C.CONNECTION, times=2)
+    failed(fleet, "d0", C.INFERENCE_STATUS, times=2)
+    fleet.step(LegAnswered("d0", Leg.DECODE, status, b"r"), NOW)
+    assert fleet.standing(NOW).failures == {"d0": {"connection": 2, "inference_status": 2}}
+
+
 # --- section 5: ejection and readmission ---------------------------------------------------------------
 
 
