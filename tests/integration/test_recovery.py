@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from narwhal.cluster.local import LocalGate
 from narwhal.engine.control import LeanControl
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, LegFailed
@@ -47,6 +48,7 @@ class Router:
     probing: Probing
     control: LeanControl
     loop: MonitorLoop
+    gate: LocalGate
 
     def order(self, number: int, fault: str, **fields: Any) -> None:
         self.stands[number].engine.order(parse_fault({"fault": fault, **fields}))
@@ -107,9 +109,8 @@ async def watched(count: int = 3, *, connections: int = 16, **recovery: Any) -> 
         monitoring = Monitoring(limit=1, stages=[stage.name for stage in stages])
         record = PassRecord(monitoring, own.recorder, own.metrics)
         loop = MonitorLoop(stages, record, gate=own.gate, clock=own.clock, interval_s=1.0)
-        yield Router(
-            list(stands), own.clock, own.fleet, own.judge, own.recorder, own.probing, own.control, loop
-        )
+        parts = (own.clock, own.fleet, own.judge, own.recorder, own.probing, own.control)
+        yield Router(list(stands), *parts, loop, own.gate)
         for stage in stages:
             await stage.aclose()
         await own.probing.aclose()
@@ -232,6 +233,22 @@ async def test_the_last_engine_of_a_kind_goes_by_a_confirmed_failure_and_comes_b
         await router.passes_until(lambda: router.serves("e1"), most=2 * EVERY)
         assert router.out("e0")
         assert router.fleet.can_serve(Leg.PREFILL, router.clock.now()), "unpinned, it takes both legs"
+
+
+# --- without control ---------------------------------------------------------------------------------
+
+
+async def test_a_router_without_control_asks_nothing_of_any_engine():
+    async with watched(liveness_every=1) as router:
+        router.fail("e1", FailureClass.CONNECTION)
+        assert router.out("e1")
+        router.gate.shutting_down = True
+        asked = [sum(stand.engine.stats.legs.values()) for stand in router.stands]
+        await router.passes(2 * EVERY)
+        assert [sum(stand.engine.stats.legs.values()) for stand in router.stands] == asked
+        assert router.out("e1")
+        router.gate.shutting_down = False
+        await router.passes_until(lambda: router.serves("e1"), most=EVERY)
 
 
 # --- takeovers ---------------------------------------------------------------------------------------
