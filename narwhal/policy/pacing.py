@@ -4,7 +4,7 @@
 | --- | --- |
 | roll, local prefill work in the interval | drift scoring of that engine pauses |
 | roll, decode observations alone | a sample |
-| roll, ejected or drained | no history; its last streams are no evidence |
+| roll, ejected (for drift, too) or drained | no history; its last streams are no evidence |
 | close, verdict probation | told; the penalty weighs on its placement until probation ends, less trials |
 | begin anew (another ownership) | no history of anybody |
 | close, verdict ejection | ejected, unless it is the last engine that can serve a role: then told only |
@@ -113,10 +113,7 @@ class Pacing:
         if verdict.word is not DriftWord.EJECTION:
             fields = {"iid": iid, "reason": verdict.reason, "enforced": True}
             return (Told(verdict.word.value, fields),)
-        effects = self._standings.evict(iid, verdict.reason, now=now)
-        if self._standings.is_ejected(iid):
-            self._drift.forget(iid)
-        return effects
+        return self._standings.evict(iid, verdict.reason, now=now)
 
     def _decode_load(self, iid: str) -> float:
         """What the tokens take beyond the idle engine's interval, of what the target leaves for it."""
