@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from narwhal.model.effect import ProbeWanted
+from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.evidence import HealthProbed, InferenceProbed
 from narwhal.model.standing import HoldView
 from narwhal.policy.fleet import Fleet
@@ -165,3 +165,18 @@ def test_a_cautious_successor_holds_and_verifies() -> None:
     for iid in successor.engines:
         successor.step(HealthProbed(iid, GOOD), LATER)
     assert successor.available(LATER) == ("d1", "p0", "p1")
+
+
+def test_carried_streaks_are_asked_about_at_once_and_then_each_at_the_pace_of_its_check() -> None:
+    fleet = fleet_of(readmit_every=10)
+    document = replace(
+        handoff_document(p0="prefill", p1="prefill", d0="decode", d1="decode"),
+        streaks={"d0": {"stream": 1}, "d1": {"overload": 1}},
+    )
+    fleet.restore(document, NOW)
+    asked = {
+        at: [(one.kind, one.iid) for one in fleet.tick(NOW + at) if isinstance(one, ProbeWanted)]
+        for at in range(25)
+    }
+    assert [at for at, probes in asked.items() if (ProbeKind.HEALTH, "d1") in probes] == list(range(25))
+    assert [at for at, probes in asked.items() if (ProbeKind.INFERENCE, "d0") in probes] == [0, 10, 20]
