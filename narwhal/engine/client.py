@@ -86,7 +86,7 @@ class LeanClient:
         return len(self._idle)
 
     def fetch(self, call: EngineCall) -> Coroutine[Any, Any, EngineReply]:
-        return self._run(self._fetch(call))
+        return self._run(Fetch(call, self._loop, limit=self._limit, arrivals=self._arrivals))
 
     def stream(self, call: StreamCall, sink: StreamSink) -> Coroutine[Any, Any, None]:
         return self._run(DecodeLeg(call, sink, loop=self._loop, limit=self._limit))
@@ -99,8 +99,9 @@ class LeanClient:
         if not self._seats.take_free():
             return
         try:
+            fetch = Fetch(call, self._loop, limit=self._limit, arrivals=self._arrivals)
             idle = self._idle.take(call.iid)
-            self._idle.put(idle or await self._connect(self._fetch(call)))
+            self._idle.put(idle or await self._connect(fetch))
         finally:
             self._seats.give()
 
@@ -112,9 +113,6 @@ class LeanClient:
         await asyncio.sleep(0)
 
     # --- one exchange ---
-
-    def _fetch(self, call: EngineCall) -> Fetch:
-        return Fetch(call, self._loop, limit=self._limit, arrivals=self._arrivals)
 
     async def _run(self, exchange: Exchange[Result]) -> Result:
         """Seat, connection, exchange; waits for the first two count in the call's total.

@@ -112,7 +112,9 @@ class Connection(asyncio.Protocol):
         if self._parser is None:
             return
         if not exchange.started:
-            exchange.on_first_byte()
+            exchange.started = True
+            if exchange.arrivals is not None:
+                exchange.not_before = exchange.arrivals.not_before(exchange.not_before)
         exchange.last_read_at = exchange.loop.time()
         try:
             self._parser.feed_data(data)

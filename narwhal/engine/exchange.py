@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from narwhal.engine.arrivals import Arrivals
@@ -37,11 +38,12 @@ class Exchange(Generic[Result]):
     `started`: a byte of the answer has come. `last_read_at`: loop time of the newest read. `total_due`:
     loop time at which the whole call ends, set by the client, whose waits count too; None without one.
     `verbatim`: takes the reads from here on as long as the connection stands between two chunks.
+    `arrivals`: dates the answer, None where its age means nothing; `not_before`: its date (Clock.now).
     """
 
     __slots__ = (
-        "_reused", "bucket", "call", "connection", "done", "head", "last_read_at", "loop", "started",
-        "total_due", "verbatim",
+        "_reused", "arrivals", "bucket", "call", "connection", "done", "head", "last_read_at", "loop",
+        "not_before", "started", "total_due", "verbatim",
     )  # fmt: skip
 
     def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop) -> None:
@@ -56,6 +58,8 @@ class Exchange(Generic[Result]):
         self.total_due = None if call.total_s is None else self.last_read_at + call.total_s
         self.bucket: int | None = None
         self.verbatim: Verbatim | None = None
+        self.arrivals: Arrivals | None = None
+        self.not_before = -inf
 
     def again(self) -> Self:
         """The same exchange before anything has happened, with its total still running."""
@@ -67,9 +71,8 @@ class Exchange(Generic[Result]):
         self.connection = connection
         self._reused = connection.reused
         self.last_read_at = self.loop.time()
-
-    def on_first_byte(self) -> None:
-        self.started = True
+        if self.arrivals is not None:
+            self.not_before = self.arrivals.begin()
 
     def on_head(self, head: Head) -> None:
         self.head = head
@@ -95,6 +98,8 @@ class Exchange(Generic[Result]):
     def detach(self) -> None:
         """It has ended: lets go of the connection, which may already carry another exchange."""
         self.connection = None
+        if self.arrivals is not None:
+            self.arrivals.end()
 
     # --- ends ---
 
@@ -137,34 +142,22 @@ class Fetch(Exchange[EngineReply]):
     late.
     """
 
-    __slots__ = ("_arrivals", "_body", "_limit", "_not_before", "_size")
+    __slots__ = ("_body", "_limit", "_size")
 
     def __init__(
         self, call: EngineCall, loop: asyncio.AbstractEventLoop, *, limit: int, arrivals: Arrivals
     ) -> None:
         super().__init__(call, loop)
         self._limit = limit
-        self._arrivals = arrivals
-        self._not_before = 0.0
+        self.arrivals = arrivals
         self._size = 0
         self._body: list[bytes] = []
 
     def again(self) -> Self:
-        fresh = type(self)(self.call, self.loop, limit=self._limit, arrivals=self._arrivals)
+        assert self.arrivals is not None
+        fresh = type(self)(self.call, self.loop, limit=self._limit, arrivals=self.arrivals)
         fresh.total_due = self.total_due
         return fresh
-
-    def attach(self, connection: Connection) -> None:
-        super().attach(connection)
-        self._not_before = self._arrivals.begin()
-
-    def detach(self) -> None:
-        super().detach()
-        self._arrivals.end()
-
-    def on_first_byte(self) -> None:
-        super().on_first_byte()
-        self._not_before = self._arrivals.not_before(self._not_before)
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)
@@ -178,4 +171,4 @@ class Fetch(Exchange[EngineReply]):
         assert self.head is not None
         if not self.done.done():
             body = b"".join(self._body)
-            self.done.set_result(EngineReply(self.head.status, self.head.headers, body, self._not_before))
+            self.done.set_result(EngineReply(self.head.status, self.head.headers, body, self.not_before))

@@ -56,6 +56,8 @@ class Owed:
     consumer: str = ""
     then_inference: bool = False
     turn: int = 0
+    told_nothing: bool = False
+    """Its last answer was inconclusive."""
     failed: list[str] = field(default_factory=list)
     """Producers across whom its probe failed, while it is owed."""
 
@@ -92,6 +94,11 @@ class Checks:
         """Who is to pull its KV in an owed inference probe, "" where nobody is named."""
         owed = self._owed[ProbeKind.INFERENCE].get(iid)
         return owed.consumer if owed is not None else ""
+
+    def told_nothing(self, iid: str) -> bool:
+        """It owes an inference probe of which the last answer was inconclusive."""
+        owed = self._owed[ProbeKind.INFERENCE].get(iid)
+        return owed is not None and owed.told_nothing
 
     def engines(self) -> frozenset[str]:
         """Engines that owe any probe."""
@@ -231,6 +238,7 @@ class Checks:
         owed = self._owed[kind].get(iid)
         if owed is not None:
             owed.due_at = self._next(kind, now)
+            owed.told_nothing = True
 
     def forget(self, iid: str) -> None:
         self.relapses.forget(iid)

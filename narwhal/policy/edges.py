@@ -104,7 +104,8 @@ class Edges:
         edge.good_at = max(edge.good_at, now)
         if edge.failures:
             self._forget_failures(edge)
-        self._rows.end(producer)
+        if producer in self._rows.failing:
+            self._rows.end(producer)
         return self._ripened(now, beside=edge) if self._ripe else ()
 
     def failed(

@@ -8,7 +8,8 @@
 | failing | a failure was the request's, the pair's, or of a consumer that begins anew | failing less |
 | failing | it begins anew itself | its row is over |
 
-What failed on a consumer that is held is neither evidence nor forgotten: its probe decides.
+What failed on a consumer that is held is neither evidence nor forgotten: its probe decides, and where that
+is inconclusive it is evidence again.
 """
 
 from __future__ import annotations
@@ -19,44 +20,45 @@ from narwhal.policy.edge_map import PARTNERS, Charge, IsOut, Row
 class KvRows:
     """A producer whose KV does well has no row, so good news cost a look-up."""
 
-    __slots__ = ("_aside", "_eject_after", "_rows")
+    __slots__ = ("_aside", "_eject_after", "failing")
 
     def __init__(self, *, eject_after: int, aside: IsOut) -> None:
         """`aside`: who is out or held."""
         self._aside = aside
         self._eject_after = eject_after
-        self._rows: dict[str, Row] = {}
+        self.failing: dict[str, Row] = {}
+        """For reading: thousands of times a second somebody looks whether a producer is in it."""
 
     def failed(self, producer: str, charge: Charge) -> Row | None:
         """One more; the row, once it tells of the producer."""
-        row = self._rows.setdefault(producer, Row())
+        row = self.failing.setdefault(producer, Row())
         row[charge] += 1
         if row.total() < self._eject_after:
             return None
         told = Row({one: times for one, times in row.items() if not self._aside(one[0])})
         if told.total() < self._eject_after or len({consumer for consumer, *_ in told}) < PARTNERS:
             return None
-        del self._rows[producer]
+        del self.failing[producer]
         return told
 
     def end(self, producer: str) -> None:
         """A decode of its KV went well."""
-        if producer in self._rows:
-            del self._rows[producer]
+        if producer in self.failing:
+            del self.failing[producer]
 
     def less(self, producer: str, taken: Row) -> None:
         """So much of it was not the producer's."""
-        row = self._rows.get(producer)
+        row = self.failing.get(producer)
         if row is not None:
             row -= taken
             if not row:
-                del self._rows[producer]
+                del self.failing[producer]
 
     def forget(self, iid: str) -> None:
         """It begins anew: as a producer, and as a consumer in the rows of others."""
         self.end(iid)
-        for producer, row in tuple(self._rows.items()):
+        for producer, row in tuple(self.failing.items()):
             self.less(producer, Row({one: times for one, times in row.items() if one[0] == iid}))
 
     def clear(self) -> None:
-        self._rows.clear()
+        self.failing.clear()

@@ -89,8 +89,9 @@ class Standings:
         return iid in self.ejections or iid in self.drained
 
     def is_aside(self, iid: str) -> bool:
-        """Out, or held until a probe decides: what fails on it tells nothing of its partners."""
-        return self.is_out(iid) or self.holding.is_held(iid)
+        """Out, or held until a probe decides: what fails on it tells nothing of its partners. A probe that
+        tells nothing decides nothing, and a partner whose fault it is would stay in for as long."""
+        return self.is_out(iid) or (self.holding.is_held(iid) and not self.checks.told_nothing(iid))
 
     def sound(self, iids: Iterable[str]) -> frozenset[str]:
         """Those that are neither ejected nor owe a health check, drained or not."""

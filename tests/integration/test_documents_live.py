@@ -485,6 +485,12 @@ def suspects(seen: Seen) -> None:
 
     for _ in range(3):
         fail("d0", Leg.DECODE, FailureClass.STREAM)
+    own.fleet.step(LegSucceeded("d1", Leg.DECODE, "p0"), NOW)
+    for start in (1.0, 2.0):
+        own.fleet.step(ProcessSeen("p0", start), NOW)
+    for now, pair in ((NOW, ("d1", "d0")), (NOW - 1, ("p0", "d1"))):
+        own.fleet.step(EdgeProbed(*pair, ProbeOutcome.BAD), now)
+        show()
     for _ in range(3):
         fail("d1", Leg.DECODE, FailureClass.CONNECTION)
     for name, detail in (("health", "no answer"), ("model", "no such model")):
@@ -500,12 +506,6 @@ def suspects(seen: Seen) -> None:
         fail("p0", Leg.PREFILL, FailureClass.KV_HANDOFF)
     for _ in range(3):
         fail("d0", Leg.DECODE, FailureClass.STREAM, peer="p0")
-    own.fleet.step(LegSucceeded("d1", Leg.DECODE, "p0"), NOW)
-    for start in (1.0, 2.0):
-        own.fleet.step(ProcessSeen("p0", start), NOW)
-    for now, pair in ((NOW, ("d1", "d0")), (NOW - 1, ("p0", "d1"))):
-        own.fleet.step(EdgeProbed(*pair, ProbeOutcome.BAD), now)
-        show()
     own.fleet.standings.checks.ask_across("d0", reason="two partners", consumer="p0", now=NOW)
     own.fleet.standings.hold("d0", "it fails with two partners", now=NOW)
     show()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,6 +38,12 @@ class Site:
         """One that nobody else asks."""
         body = {"prompt": f"question {next(CLIENTS)}", "max_tokens": 3, "stream": True}
         return play(ask(self.router.url, "/v1/completions", body=body))
+
+    def ask_at_once(self, times: int) -> None:
+        """One by one they would meet the same partner each time: both roles alternate in step."""
+        with ThreadPoolExecutor(times) as pool:
+            for answer in [pool.submit(self.ask) for _ in range(times)]:
+                answer.result()
 
     def until(self, ejected: set[str], what: str) -> int:
         """Asks until so many are out and nobody is held; how many requests failed meanwhile."""
@@ -163,7 +170,12 @@ def test_a_suspect_producer_waits_for_a_consumer_that_is_not_busy(site: Site) ->
     site.engine("e1").order("handoff", leg="prefill", variant="unknown_engine")
     for consumer in CONSUMERS:
         site.engine(consumer).order("status", leg="probe", status=429, retry_after=1)
-    eventually(lambda: site.ask().status and "e1" in site.router.state()["quarantined"], what="it is held")
+
+    def is_held() -> bool:
+        site.ask_at_once(5)
+        return "e1" in site.router.state()["quarantined"]
+
+    eventually(is_held, what="it is held")
     probes = site.engine("e1").stats()["legs"].get("probe", 0)
     eventually(
         lambda: site.engine("e1").stats()["legs"]["probe"] >= probes + 6, what="it is probed and probed"

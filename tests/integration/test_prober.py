@@ -393,7 +393,7 @@ async def test_edges_of_one_producer_take_turns_and_others_do_not_wait_for_them(
         while not made.said(4):
             await asyncio.sleep(0.002)
             most = max(most, made.engine(0).running)
-        assert most == 1
+        assert most <= 1
         probed = [(one.producer, one.consumer) for one in made.heard.of(EdgeProbed)]
         assert probed == [("e4", "e5"), ("e0", "e1"), ("e0", "e2"), ("e0", "e3")]
         assert {one.outcome for one in made.heard.of(EdgeProbed)} == {GOOD}

@@ -14,6 +14,7 @@ from narwhal.model.evidence import (
     InferenceProbed,
     LegFailed,
     LegSucceeded,
+    ProbeOutcome,
     ProcessSeen,
     Validated,
 )
@@ -55,6 +56,13 @@ def test_nor_while_it_is_held_and_its_probe_has_not_answered() -> None:
     assert court.held == {"d0": "inference"}
     court(InferenceProbed("d0", GOOD, "p1"), lost("d1", "p0"))
     assert court.held == {"p0": "inference"}, "the probe acquitted the consumer: what it failed counts again"
+
+
+def test_a_consumer_whose_probe_tells_nothing_is_a_witness_again() -> None:
+    court = Court()
+    court(lost("d0", "p0"), lost("d0", "p0"), lost("d0", "p0"))
+    court(InferenceProbed("d0", ProbeOutcome.INCONCLUSIVE, "p0", "it is busy"), lost("d1", "p0"))
+    assert court.held == {"d0": "inference", "p0": "inference"}
 
 
 @pytest.mark.parametrize("back", [True, False])
