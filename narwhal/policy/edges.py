@@ -308,8 +308,7 @@ class Edges:
         self._rows.clear()
         self._ripe, self._owing, self.avoided = {}, {}, {}
         for row in told if isinstance(told, list | tuple) else ():
-            names = (row.get("producer"), row.get("consumer")) if isinstance(row, Mapping) else ("", "")
-            edge = self.map.edge(str(names[0]), str(names[1]))
+            edge = self.map.edge(*_told_ends(row))
             if edge is not None:
                 age_s = seconds(row.get("age_s")) or 0.0
                 self._avoid(edge, str(row.get("reason") or _UNTOLD), now=now - age_s, due_at=now)
@@ -332,6 +331,11 @@ class Edges:
 
 def _ends(edge: Edge) -> tuple[str, str]:
     return edge.producer, edge.consumer
+
+
+def _told_ends(row: object) -> tuple[str, str]:
+    """Of what a handoff tells, which may be anything."""
+    return (str(row.get("producer")), str(row.get("consumer"))) if isinstance(row, Mapping) else ("", "")
 
 
 def _view(edge: Edge, now: float) -> EdgeView:
