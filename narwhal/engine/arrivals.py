@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 TICK_S = 0.1
 """So much younger than told is an answer that a running loop reads, at most."""
@@ -32,7 +33,7 @@ class Arrivals:
         self._loop = loop
         self._now = now
         self._open = 0
-        self._read_until = float("-inf")
+        self._read_until = -inf
         """What came by then has been read."""
         self._handle: asyncio.Handle | None = None
 

@@ -284,4 +284,4 @@ class Blame:
 
 def _is_said(status: int) -> bool:
     """The engine gave an answer that no transfer brings: a refusal, or "later"."""
-    return is_refusal(status) or status in BACK_PRESSURE
+    return 400 <= status < 500

@@ -43,7 +43,8 @@ from math import inf
 from typing import Any
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.evidence import FailureClass, ProbeOutcome
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import FailureClass, LegFailed, ProbeOutcome
 from narwhal.model.numbers import seconds
 from narwhal.model.pair_view import EdgeView
 from narwhal.policy.edge_map import Charge, Edge, EdgeMap, IsOut, Row
@@ -59,6 +60,12 @@ _NONE: frozenset[str] = frozenset()
 def is_about_transfer(failure: FailureClass, way: str) -> bool:
     """May a decode that failed so have failed for its KV."""
     return failure in _TRANSFER and way not in _BEHIND_FIRST_TOKEN
+
+
+def is_failed_transfer(evidence: LegFailed) -> bool:
+    """It pulled KV, and may have failed for it."""
+    is_remote = evidence.leg is Leg.DECODE and evidence.peer not in ("", evidence.iid)
+    return is_remote and is_about_transfer(evidence.failure, evidence.way)
 
 
 @dataclass(frozen=True, slots=True)

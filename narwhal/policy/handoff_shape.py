@@ -25,7 +25,6 @@ from narwhal.model.shape import (
     COUNT,
     FINITE,
     FLAG,
-    MISSING,
     NUMBER,
     TEXT,
     Shape,
@@ -97,11 +96,11 @@ _BLANK: Final[Mapping[str, Any]] = {"at": 0.0, "run": "", "model": "", "epoch": 
 
 def wrong(fields: Mapping[str, Any], *, of: frozenset[str] | None = None) -> str:
     """The first field of a wrong type (among `of`), a few words; "" if there is none."""
-    shapes = {**REQUIRED, **{name: shape for name, shape in OPTIONAL.items() if name in fields}}
-    told = (
-        shape(fields.get(name, MISSING), name) for name, shape in shapes.items() if of is None or name in of
+    required, optional = (
+        {name: shape for name, shape in shapes.items() if of is None or name in of}
+        for shapes in (REQUIRED, OPTIONAL)
     )
-    return next(filter(None, told), "")
+    return object_of(required, **optional)(fields, "")
 
 
 def safe(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from narwhal.errors import InvariantViolation
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import FailureClass, LegAnswered, LegFailed
-from narwhal.policy.edges import is_about_transfer
+from narwhal.policy.edges import is_failed_transfer
 from narwhal.policy.refusals import ABOUT_REQUESTS
 
 
@@ -57,10 +57,7 @@ class LegRuns:
 
     def failed(self, evidence: LegFailed) -> Run | None:
         """Counts one failed leg; a run when it is long enough."""
-        crossed = evidence.leg is Leg.DECODE and evidence.peer
-        if evidence.failure is FailureClass.OVERLOAD or (
-            crossed and is_about_transfer(evidence.failure, evidence.way)
-        ):
+        if evidence.failure is FailureClass.OVERLOAD or is_failed_transfer(evidence):
             return None
         one = _Failed(evidence.request, slow=evidence.failure is FailureClass.TIMEOUT)
         return self._counted(evidence, one, last=evidence.detail)

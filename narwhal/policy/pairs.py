@@ -22,7 +22,7 @@ from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWante
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import EdgeProbed, InferenceProbed, LegFailed, ProbeOutcome
 from narwhal.policy.edge_map import PARTNERS, Edge
-from narwhal.policy.edges import Edges, Suspect, is_about_transfer
+from narwhal.policy.edges import Edges, Suspect, is_about_transfer, is_failed_transfer
 from narwhal.policy.holds import Cause
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.poison import Counted
@@ -45,7 +45,7 @@ class Pairs:
         iid, failure, peer = evidence.iid, evidence.failure, evidence.peer
         if self.excuses(evidence):
             return NOTHING
-        if self._is_out(iid) or not _is_transfers(evidence):
+        if self._is_out(iid) or not is_failed_transfer(evidence):
             return self._judgement.step(evidence, now)
         row = self._judgement.row(iid, failure)
         verdict = self.edges.failed(peer, iid, failure=failure, now=now, row=row)
@@ -60,7 +60,7 @@ class Pairs:
 
     def excuses(self, evidence: LegFailed) -> bool:
         """It may have failed for the KV of an engine that is out: held against nobody."""
-        return self._is_out(evidence.peer) and _is_transfers(evidence)
+        return self._is_out(evidence.peer) and is_failed_transfer(evidence)
 
     def _suspected(self, suspect: Suspect, evidence: LegFailed, *, now: float) -> Effects:
         """A producer. This failure was never held against its consumer, the others are taken back."""
@@ -200,12 +200,6 @@ class Pairs:
     @staticmethod
     def _avoided(edges: Iterable[Edge]) -> Effects:
         return tuple(_edge_told("edge_avoided", edge) for edge in edges)
-
-
-def _is_transfers(evidence: LegFailed) -> bool:
-    """It pulled KV, and may have failed for it."""
-    is_remote = evidence.leg is Leg.DECODE and evidence.peer not in ("", evidence.iid)
-    return is_remote and is_about_transfer(evidence.failure, evidence.way)
 
 
 def _edge_told(kind: str, edge: Edge) -> Told:
