@@ -182,11 +182,11 @@ class Spells:
 
     def cover(self, iid: str, at: float, afterwards_s: float) -> bool:
         """Whether it was ill then, or at most `afterwards_s` before."""
-        return any(begin <= at <= end + afterwards_s for begin, end in self._spells.get(iid, ()))
+        return iid in self.ill_between(at, at, afterwards_s)
 
     def any_but(self, iid: str, at: float, afterwards_s: float) -> bool:
         """Whether another engine was ill then, or at most `afterwards_s` before."""
-        return any(self.cover(one, at, afterwards_s) for one in self._spells if one != iid)
+        return bool(self.ill_between(at, at, afterwards_s) - {iid})
 
     def ill_between(self, begin: float, end: float, afterwards_s: float) -> set[str]:
         """Engines that were ill at any time of it, or at most `afterwards_s` before."""

@@ -46,23 +46,8 @@ class Strand:
         return task
 
 
-class _Soon(asyncio.Handle):
-    """As its base makes it, without looking for where it was made."""
-
-    __slots__ = ()
-
-    def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-
-
-class _Later(asyncio.TimerHandle):
-    """The same for a timer."""
+class _Timed(asyncio.TimerHandle):
+    """What runs at a time, or next: as its base makes it, without looking for where it was made."""
 
     __slots__ = ()
 
@@ -129,7 +114,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _Soon(callback, args, self, context)
+        handle = _Timed(self._virtual_now, callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -142,7 +127,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = _Later(when, callback, args, self, context)
+        timer = _Timed(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
         return timer
 
@@ -153,9 +138,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = _Later(self._virtual_now + delay, callback, args, self, context)
-        heapq.heappush(self._timers, (timer._when, next(self._numbers), timer))
-        return timer
+        return self.call_at(self._virtual_now + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """A cancelled timer is dropped when its time comes."""
