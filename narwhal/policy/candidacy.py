@@ -27,6 +27,7 @@ RANK_S = 0.05
 JITTER_S = 0.01
 UNREADY_S = 1.0
 YIELDED_S = 1.0
+"""Who gave the lease away does not race its successor for it."""
 OVERRULED_S = 0.5
 OVERRULED_QUIET_S = 60.0
 """Who is told of a higher epoch again and again must not race against the other one: the first time is
@@ -73,6 +74,8 @@ class Candidacy:
         self._preferred: tuple[LeaseVersion | None, float] = (None, -inf)
         """The released version whose preferred successor is awaited, and until when: once."""
         self._not_before = -inf
+        self._yielded: int | None = None
+        """Epoch of the lease that was given away, while we rest for it."""
         self._pause = UNCONFIRMED_S
         self._overruled_at = -inf
         self._overruled_pause = 0.0
@@ -88,7 +91,12 @@ class Candidacy:
         self._fresh = self.queueing = False
         self._turn, self.reclaim = None, reclaim
         self._peek_at = now
-        self._not_before = now + after_s
+        self._not_before, self._yielded = now + after_s, None
+
+    def yielded(self, now: float) -> None:
+        """The lease was given away: no acquire for a second, or until another has owned it."""
+        self.begin(now, after_s=YIELDED_S)
+        self._yielded = self.known
 
     def unconfirmed(self, now: float) -> None:
         """An acquire ended without a confirmed answer: the next one waits 0.5 s, doubling to T."""
@@ -173,6 +181,8 @@ class Candidacy:
         self.view, self._fresh, self._heard = view, True, True
         self._answered_at = now
         self.learn(max(view.epoch, view.epoch_key))
+        if self._yielded is not None and view.epoch > self._yielded:
+            self._not_before, self._yielded = -inf, None
         self.watch.see(view, now)
         wanted = view.successor if view.state is LeaseState.RELEASED else ""
         if wanted not in ("", self.settings.router_id) and view.version != self._preferred[0]:

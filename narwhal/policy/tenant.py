@@ -16,7 +16,7 @@ from collections import deque
 from narwhal.errors import InvariantViolation
 from narwhal.model.control import RouterState
 from narwhal.model.leadership import Remembered
-from narwhal.policy.candidacy import YIELDED_S, Candidacy, ElectionSettings
+from narwhal.policy.candidacy import Candidacy, ElectionSettings
 from narwhal.policy.intents import Effect, Fenced, Released
 from narwhal.policy.phases import HOLDING, Phases
 from narwhal.policy.tenure import Tenure
@@ -51,7 +51,7 @@ class Tenant(Phases):
             self.candidacy.unconfirmed(now)
         elif self.phase is RouterState.DRAINING:
             self._move(RouterState.RELEASED)
-            self.candidacy.begin(now, after_s=YIELDED_S)
+            self.candidacy.yielded(now)
             return (Released(token, confirmed),)
         elif self.phase is RouterState.FENCED:
             self.candidacy.begin(now)
