@@ -115,7 +115,8 @@ class InferenceProbed:
 
     `status`: that of the answer which failed it, 0 where there was none. `consumer`: who pulled the KV of
     `iid`, in the probe of a suspect producer. `number`: of the asking that it answers (ProbeWanted), 0 where
-    nobody asked: it was seen just now, in a probe of something else.
+    nobody asked: it was seen just now, in a probe of something else. `reached` is False where `iid` took no
+    connection for its leg: whatever failed, it was no transfer.
     """
 
     iid: str
@@ -125,6 +126,7 @@ class InferenceProbed:
     status: int = 0
     consumer: str = ""
     number: int = 0
+    reached: bool = True
 
 
 @dataclass(frozen=True, slots=True)

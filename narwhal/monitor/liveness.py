@@ -85,14 +85,14 @@ class HealthChecks:
         await self._beside.aclose()
 
     async def _check(self, iid: str) -> None:
-        outcome, detail, _ = await judged(self._legs.health(iid), iid)
+        shown = await judged(self._legs.health(iid), iid)
         if iid not in self._swept:
             return
         self._swept.discard(iid)
-        streaming = outcome is ProbeOutcome.BAD and self._streaming(iid)
-        if outcome is ProbeOutcome.GOOD and not self._contracted:
+        streaming = shown.outcome is ProbeOutcome.BAD and self._streaming(iid)
+        if shown.outcome is ProbeOutcome.GOOD and not self._contracted:
             self._beside.begin((_PROCESS, iid), partial(self._identify, iid))
-        self._sink.report(LivenessSwept(iid, outcome, detail, streaming))
+        self._sink.report(LivenessSwept(iid, shown.outcome, shown.detail, streaming))
 
     async def _identify(self, iid: str) -> None:
         """Tells which process answers. One that does not say it is no failure: nobody owes it here."""

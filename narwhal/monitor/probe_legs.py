@@ -19,7 +19,7 @@ from narwhal.model.evidence import ProbeOutcome
 from narwhal.model.placement import Reservation
 from narwhal.model.request import Api, InferenceRequest
 from narwhal.model.settings import EngineSettings
-from narwhal.policy.faults import BACK_PRESSURE
+from narwhal.policy.faults import BACK_PRESSURE, is_no_connection
 from narwhal.ports import ControlClient, ControlGate, Dialect, EngineReply, KvDescriptor
 
 HEALTH_PATH = "/health"
@@ -193,20 +193,31 @@ def is_busy(error: EngineError) -> bool:
     return isinstance(error, EngineRefused) and error.status in BACK_PRESSURE
 
 
-async def judged(legs: Awaitable[None], suspect: str) -> tuple[ProbeOutcome, str, int]:
-    """What legs show of one engine that took part: outcome, detail, and the status of the answer
-    that failed it (0 = none)."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What legs show of one engine that took part. `status`: of the answer that failed it, 0 = none.
+    `reached` is False where it took no connection."""
+
+    outcome: ProbeOutcome
+    detail: str = ""
+    status: int = 0
+    reached: bool = True
+
+
+async def judged(legs: Awaitable[None], suspect: str) -> Shown:
+    """What `legs` show of `suspect`."""
     try:
         await legs
     except EngineError as error:
+        if outcome_for(suspect, error) is ProbeOutcome.INCONCLUSIVE:
+            return Shown(ProbeOutcome.INCONCLUSIVE, str(error))
         status = error.status if isinstance(error, EngineRefused) else 0
-        outcome = outcome_for(suspect, error)
-        return outcome, str(error), status if outcome is ProbeOutcome.BAD else 0
+        return Shown(ProbeOutcome.BAD, str(error), status, not is_no_connection(error))
     except asyncio.CancelledError:
         if we_are_cancelled():
             raise
-        return ProbeOutcome.INCONCLUSIVE, "the probe was cancelled", 0
-    return ProbeOutcome.GOOD, "", 200
+        return Shown(ProbeOutcome.INCONCLUSIVE, "the probe was cancelled")
+    return Shown(ProbeOutcome.GOOD, status=200)
 
 
 def we_are_cancelled() -> bool:

@@ -36,7 +36,7 @@ from narwhal.model.evidence import (
 )
 from narwhal.monitor.beside import Beside
 from narwhal.monitor.identity import IdentityLooks
-from narwhal.monitor.probe_legs import ProbeLegs, judged, we_are_cancelled
+from narwhal.monitor.probe_legs import ProbeLegs, Shown, judged, we_are_cancelled
 from narwhal.monitor.turns import Turns
 from narwhal.monitor.validation import Validation
 from narwhal.policy.faults import BACK_PRESSURE
@@ -109,20 +109,18 @@ class Prober:
         self._sink.report(evidence)
 
     async def _health(self, probe: ProbeWanted) -> Evidence:
-        outcome, detail, _ = await judged(self._legs.health(probe.iid), probe.iid)
-        streaming = outcome is ProbeOutcome.BAD and self._streaming(probe.iid)
-        return HealthProbed(probe.iid, outcome, detail, streaming, number=probe.number)
+        shown = await judged(self._legs.health(probe.iid), probe.iid)
+        streaming = shown.outcome is ProbeOutcome.BAD and self._streaming(probe.iid)
+        return HealthProbed(probe.iid, shown.outcome, shown.detail, streaming, number=probe.number)
 
     async def _inference(self, probe: ProbeWanted) -> Evidence:
         iid, producer = probe.iid, probe.producer
         if probe.consumer:
-            outcome, detail, status = await judged(self._legs.produce(iid, probe.consumer), iid)
-            return InferenceProbed(iid, outcome, "", detail, status, probe.consumer, number=probe.number)
+            shown = await judged(self._legs.produce(iid, probe.consumer), iid)
+            return _inference(iid, shown, consumer=probe.consumer, number=probe.number)
         local = not producer or producer == iid
         legs = self._legs.local(iid) if local else self._legs.transfer(producer, iid)
-        outcome, detail, status = await judged(legs, iid)
-        peer = "" if local else producer
-        return InferenceProbed(iid, outcome, peer, detail, status, number=probe.number)
+        return _inference(iid, await judged(legs, iid), peer="" if local else producer, number=probe.number)
 
     async def _identity(self, looks: IdentityLooks, probe: ProbeWanted) -> Evidence:
         seen = await looks.look(probe)
@@ -135,18 +133,18 @@ class Prober:
     async def _edge(self, probe: ProbeWanted) -> Evidence:
         producer, consumer = probe.producer, probe.iid
         async with self._turns.of((producer, consumer)):
-            outcome, detail, status = await judged(self._legs.transfer(producer, consumer), consumer)
-            told = outcome is ProbeOutcome.BAD
-            if told and (status in BACK_PRESSURE or not await self._does_well_alone(consumer)):
+            shown = await judged(self._legs.transfer(producer, consumer), consumer)
+            told, outcome = shown.outcome is ProbeOutcome.BAD, shown.outcome
+            if told and (shown.status in BACK_PRESSURE or not await self._does_well_alone(consumer)):
                 outcome = ProbeOutcome.INCONCLUSIVE
-        return EdgeProbed(producer, consumer, outcome, detail)
+        return EdgeProbed(producer, consumer, outcome, shown.detail)
 
     async def _does_well_alone(self, iid: str) -> bool:
         """What fails without any partner is no pair's matter: it is told as the engine's own."""
-        outcome, detail, status = await judged(self._legs.complete(iid), iid)
-        if outcome is ProbeOutcome.BAD:
-            self._sink.report(InferenceProbed(iid, outcome, "", detail, status))
-        return outcome is ProbeOutcome.GOOD
+        shown = await judged(self._legs.complete(iid), iid)
+        if shown.outcome is ProbeOutcome.BAD:
+            self._sink.report(_inference(iid, shown))
+        return shown.outcome is ProbeOutcome.GOOD
 
     async def _readmission(self, probe: ProbeWanted) -> Evidence:
         try:
@@ -155,6 +153,14 @@ class Prober:
             if we_are_cancelled():
                 raise
             return Validated(probe.iid, (), conclusive=False)
+
+
+def _inference(
+    iid: str, shown: Shown, *, peer: str = "", consumer: str = "", number: int = 0
+) -> InferenceProbed:
+    return InferenceProbed(
+        iid, shown.outcome, peer, shown.detail, shown.status, consumer, number, reached=shown.reached
+    )
 
 
 def _key(probe: ProbeWanted) -> Key:

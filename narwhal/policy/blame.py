@@ -62,8 +62,8 @@ class Blame:
         pace = Pace(settings.readmit_every, interval_s)
         aside = judgement.standings.is_aside
         self.edges = Edges(engines, eject_after=eject_after, pace=pace, aside=aside)
-        self._pairs = Pairs(judgement, self.edges)
         self.pressure = BackPressure(eject_after=eject_after, every_s=pace.every_s)
+        self._pairs = Pairs(judgement, self.edges, busy=lambda: self.pressure.saturated)
         self.preference = Preference(self.edges, self.pressure)
         self._judgement = judgement
         self._relapses = judgement.standings.checks.relapses
@@ -237,10 +237,12 @@ class Blame:
             self.pressure.forget(iid)
             restored = self._pairs.crossed_well(evidence, now)
             return (*restored, *self._judgement.step(evidence, now))
-        if evidence.outcome is ProbeOutcome.BAD and evidence.peer and not _is_said(status):
+        if evidence.outcome is ProbeOutcome.BAD and _may_be_the_transfer(evidence):
             return self._pairs.across_failed(evidence, now)
         if evidence.outcome is ProbeOutcome.BAD and is_refusal(evidence.status):
             evidence = replace(evidence, detail=why_refused(evidence.status))
+        if evidence.outcome is ProbeOutcome.INCONCLUSIVE and evidence.consumer:
+            self._pairs.told_nothing(evidence)
         return self._judgement.step(evidence, now)
 
     def _process_seen(self, evidence: ProcessSeen | Identified, now: float) -> Effects:
@@ -282,6 +284,6 @@ class Blame:
         return effects
 
 
-def _is_said(status: int) -> bool:
-    """The engine gave an answer that no transfer brings: a refusal, or "later"."""
-    return 400 <= status < 500
+def _may_be_the_transfer(evidence: InferenceProbed) -> bool:
+    """It pulled KV, and was not told no or "later", nor refused a connection: no transfer brings that."""
+    return bool(evidence.peer) and evidence.reached and not 400 <= evidence.status < 500

@@ -58,7 +58,12 @@ def may_be_the_requests(error: EngineError, failure: FailureClass) -> bool:
     """False: the request cannot be at fault, since the engine never got it or only had no room for it."""
     if failure is FailureClass.OVERLOAD:
         return False
-    return not (isinstance(error, EngineUnreachable | EngineTimeout) and error.kind == "connect")
+    return not is_no_connection(error)
+
+
+def is_no_connection(error: EngineError) -> bool:
+    """The engine took none, refused or in time: it never got what it was asked."""
+    return isinstance(error, EngineUnreachable | EngineTimeout) and error.kind == "connect"
 
 
 def classify(error: EngineError) -> FailureClass | None:

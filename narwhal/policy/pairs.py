@@ -9,7 +9,8 @@
 | the same across two producers; across the only one | the consumer is ejected |
 | probes of its edges were bad with two producers, it works with none | held, probed across one |
 
-Accused: it is probed with another consumer; with the same one, and held, where there is no other.
+Accused: it is probed with another consumer; with the same one, and held, where there is no other. A consumer
+that says 429 is none, and one with whom the probe told nothing makes way for the next.
 A producer that fails with all its consumers tells nothing of any of them, and an engine that is out nothing
 of its partners: neither what failed with it before nor what fails yet. Counting is `edges`' matter.
 """
@@ -32,11 +33,13 @@ class Pairs:
     """Between `blame` and the edges. `edges` is for placement to read; `taken_back` is told what counts no
     longer against a consumer."""
 
-    __slots__ = ("_judgement", "edges", "taken_back")
+    __slots__ = ("_busy", "_judgement", "edges", "taken_back")
 
-    def __init__(self, judgement: Judgement, edges: Edges) -> None:
+    def __init__(self, judgement: Judgement, edges: Edges, *, busy: Callable[[], Set[str]]) -> None:
+        """`busy`: who says 429 and nothing else now: a probe with one of them tells nothing."""
         self.edges = edges
         self._judgement = judgement
+        self._busy = busy
         self.taken_back: Callable[[Counted, int], None] = lambda counted, times: None
 
     # --- legs ------------------------------------------------------------------------------------
@@ -97,6 +100,14 @@ class Pairs:
             asked = self._judgement.step(evidence, now)
         return (*told, *accused, *asked)
 
+    def told_nothing(self, evidence: InferenceProbed) -> None:
+        """Of a suspect producer, as where its consumer is busy: the next probe is with another one."""
+        producer = evidence.iid
+        live = self._live(Leg.DECODE, {producer, evidence.consumer})
+        if live:
+            other = self.edges.map.best_consumer(producer, live) or self.edges.map.witness(producer, live)
+            self._judgement.standings.checks.across(producer, other)
+
     def lost_its_partner(self, evidence: InferenceProbed) -> bool:
         """Whoever it was made with is out by now: what it showed may be that one's doing."""
         return any(self._is_out(one) for one in (evidence.peer, evidence.consumer) if one)
@@ -105,9 +116,9 @@ class Pairs:
         return self._judgement.standings.is_out(iid)
 
     def _live(self, leg: Leg, but: Set[str]) -> list[str]:
-        """Who may take that leg of a probe, sorted."""
+        """Who may take that leg of a probe and would, sorted."""
         able = self._judgement.standings.able.get(leg, frozenset())
-        return sorted(iid for iid in able - but if not self._is_out(iid))
+        return sorted(iid for iid in able - but - self._busy() if not self._is_out(iid))
 
     def crossed_well(self, evidence: InferenceProbed, now: float) -> Effects:
         """What that shows of other edges that share an end, too."""

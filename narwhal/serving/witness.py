@@ -13,14 +13,13 @@ from narwhal.errors import (
     EngineError,
     EngineRefused,
     EngineTimeout,
-    EngineUnreachable,
     StaleEpoch,
     SuspectedPoison,
 )
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import CountFailed, LegAnswered, LegFailed, LegSucceeded
 from narwhal.model.request import InferenceRequest
-from narwhal.policy.faults import classify, may_be_the_requests, way_of
+from narwhal.policy.faults import classify, is_no_connection, may_be_the_requests, way_of
 from narwhal.ports import EvidenceSink
 
 _BAD_GATEWAY = 502
@@ -77,7 +76,7 @@ class Witness:
         Whatever it answered, or a connection that broke, is of a route that it may lack or that this prompt
         upsets; the leg that follows tells of legs. No connection, and no answer in time, are the engine's.
         """
-        if not isinstance(error, EngineTimeout) and not _no_connection(error):
+        if not isinstance(error, EngineTimeout) and not is_no_connection(error):
             return None
         failure = classify(error)
         if failure is None:
@@ -99,7 +98,3 @@ def _status(error: EngineError) -> int:
     if isinstance(error, EngineRefused) and 500 <= error.status <= 599:
         return error.status
     return _BAD_GATEWAY
-
-
-def _no_connection(error: EngineError) -> bool:
-    return isinstance(error, EngineUnreachable) and error.kind == "connect"

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+
+import pytest
 
 from narwhal.engine.dialect import make_dialect
 from narwhal.errors import (
     EngineError,
+    EngineRefused,
     EngineTaken,
     EngineTimeout,
+    EngineUnreachable,
     HandoffInvalid,
     PoolExhausted,
     ProbeLate,
     StaleEpoch,
 )
 from narwhal.model.evidence import ProbeOutcome
-from narwhal.monitor.probe_legs import PROMPT_TOKENS, Probed, outcome_for, own_request
+from narwhal.monitor.probe_legs import PROMPT_TOKENS, Probed, Shown, judged, outcome_for, own_request
 from narwhal.monitor.validation import listed_models
 from tests.support.settings import engine_settings
 
@@ -62,6 +67,33 @@ def test_our_own_pool_and_our_own_epoch_say_nothing() -> None:
     assert blamed(ProbeLate("late")) is ProbeOutcome.INCONCLUSIVE
     assert blamed(EngineTaken("drained")) is ProbeOutcome.INCONCLUSIVE
     assert blamed(StaleEpoch("old", epoch=9, error={})) is ProbeOutcome.INCONCLUSIVE
+
+
+async def fails(error: EngineError) -> None:
+    error.iid = "d0"
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "reached"),
+    [
+        (EngineUnreachable("refused", kind="connect"), False),
+        (EngineTimeout("no SYN-ACK", kind="connect"), False),
+        (EngineUnreachable("reset", kind="lost"), True),
+        (EngineTimeout("silent", kind="read"), True),
+    ],
+)
+def test_what_took_no_connection_is_told_apart(error: EngineError, reached: bool) -> None:
+    shown = asyncio.run(judged(fails(error), "d0"))
+    assert shown == Shown(ProbeOutcome.BAD, str(error), reached=reached)
+
+
+def test_of_a_refusal_the_status_is_told_to_who_gave_it() -> None:
+    for suspect, shown in (
+        ("d0", Shown(ProbeOutcome.BAD, "busy", 429)),
+        ("p0", Shown(ProbeOutcome.INCONCLUSIVE, "busy")),
+    ):
+        assert asyncio.run(judged(fails(EngineRefused("busy", status=429)), suspect)) == shown
 
 
 def test_a_model_list_is_read_and_anything_else_lists_nothing() -> None:

@@ -74,7 +74,9 @@ class Books(RuleBasedStateMachine):
     def step(self, evidence: Evidence) -> list[Effect]:
         served = [leg for leg in (Leg.PREFILL, Leg.DECODE) if self.fleet.can_serve(leg, self.now)]
         holds = self.fleet.standing(self.now).holds
-        held = {iid for iid, hold in holds.items() if hold.kind == "inference"}
+        checks = self.fleet.standings.checks
+        # Whose probe told nothing may be a witness: it may stay held for as long as a partner is broken.
+        held = {i for i, hold in holds.items() if hold.kind == "inference" and not checks.told_nothing(i)}
         aside = held | set(self.fleet.standings.ejected())
         effects = list(self.fleet.step(evidence, self.now))
         self.producers_are_held_for_others(effects, aside)

@@ -6,7 +6,7 @@ import pytest
 
 from narwhal.model.effect import ProbeKind, ProbeWanted
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import FailureClass, InferenceProbed, LegFailed, LegSucceeded
+from narwhal.model.evidence import FailureClass, InferenceProbed, LegFailed, LegSucceeded, ProbeOutcome
 from tests.unit.policy.test_blame import BAD, GOOD, NOW, STREAM, Court, decode_failed, probes
 
 OVERLOAD = FailureClass.OVERLOAD
@@ -81,7 +81,61 @@ def test_a_408_among_them_is_another_answer_than_429() -> None:
     assert (court.held, court.out, court.avoided) == ({"d0": "inference"}, (), {})
 
 
+# --- who pulls ---
+
+
+def accused(court: Court) -> list[ProbeWanted]:
+    """The KV of p1 fails on d0, which does well with p0's; what is asked then."""
+    able = {Leg.PREFILL: frozenset({"p0", "p1"}), Leg.DECODE: frozenset({"d0", "d1"})}
+    court.judgement.standings.able = able
+    court(lost("d0", "p1"), lost("d0", "p1"), LegSucceeded("d0", Leg.DECODE, "p0"))
+    return probes(court(lost("d0", "p1")))
+
+
+def test_a_consumer_that_says_nothing_but_429_is_not_asked_to_pull() -> None:
+    court = Court()
+    court(busy("d1"))
+    assert accused(court) == [ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d0")]
+    court(InferenceProbed("p1", BAD, consumer="d0"))
+    assert court.out == ("p1",)
+
+
+def test_one_with_whom_the_probe_told_nothing_makes_way_for_the_next() -> None:
+    court = Court()
+    assert accused(court) == [ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d1")]
+    court(InferenceProbed("p1", ProbeOutcome.INCONCLUSIVE, detail="status 429", consumer="d1"))
+    asked = []
+    for _ in range(2):
+        court.now += 10
+        asked += probes(list(court.judgement.standings.tick(court.now)))
+        court(InferenceProbed("p1", ProbeOutcome.INCONCLUSIVE, consumer=asked[-1].consumer))
+    assert [one.consumer for one in asked] == ["d0", "d1"]
+
+
+def test_without_any_other_it_is_asked_again() -> None:
+    court = Court()
+    accused(court)
+    court.judgement.standings.able = {Leg.PREFILL: frozenset({"p0", "p1"}), Leg.DECODE: frozenset({"d1"})}
+    court(InferenceProbed("p1", ProbeOutcome.INCONCLUSIVE, consumer="d1"))
+    court.now += 10
+    assert [one.consumer for one in probes(list(court.judgement.standings.tick(court.now)))] == ["d1"]
+
+
 # --- whose KV ---
+
+
+def test_a_suspect_that_takes_no_connection_fails_by_itself() -> None:
+    court = Court()
+    court(*[lost("d0", "p0")] * 3)
+    court(InferenceProbed("d0", BAD, "p0", "cannot connect: refused", reached=False))
+    assert (court.out, court.avoided) == (("d0",), {})
+
+
+def test_one_that_took_it_may_have_failed_for_the_transfer() -> None:
+    court = Court()
+    court(*[lost("d0", "p0")] * 3)
+    court(InferenceProbed("d0", BAD, "p0", "no whole answer in 5.0 s"))
+    assert (court.out, court.avoided) == ((), {"p0": {"d0"}})
 
 
 @pytest.mark.parametrize(
