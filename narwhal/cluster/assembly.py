@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from narwhal.clock import Clock
 from narwhal.cluster.claims import Claimant, ClaimCourt, ClaimPorts, ClaimRules, Probing, engines_pass
+from narwhal.cluster.doubt import Doubt
 from narwhal.cluster.failsafe import AddressBook, Asker, NoPeers, PledgeRounds
 from narwhal.cluster.flush import TotalsFlusher
-from narwhal.cluster.gate import LeasedGate
+from narwhal.cluster.gate import HANDOVER_S, LeasedGate
 from narwhal.cluster.history import History
 from narwhal.cluster.lease_loop import KeeperLinks, LeaseKeeper, no_warden
 from narwhal.cluster.member import Crew, Member
@@ -152,6 +153,12 @@ def _entry(settings: MemberSettings) -> RouterEntry:
     )
 
 
+def _gate(meta: OwnerMeta, surroundings: Surroundings) -> LeasedGate:
+    gate = LeasedGate(surroundings.clock, meta.router_id)
+    gate.doubt = Doubt(surroundings.peers, surroundings.clock, lasts_s=HANDOVER_S)
+    return gate
+
+
 def _start(
     settings: MemberSettings, stores: Stores, *, file: SavedFile, mirror: Mirror, surroundings: Surroundings
 ) -> StartChecks:
@@ -229,7 +236,7 @@ def assemble(
 ) -> Membership:
     """Reads the checkpoint, opens no connection, starts nothing."""
     clock, meta = surroundings.clock, settings.meta
-    gate, pulse = LeasedGate(clock, meta.router_id), Pulse(clock)
+    gate, pulse = _gate(meta, surroundings), Pulse(clock)
     book = AddressBook(settings.failsafe)
     links = KeeperLinks(
         clock,

@@ -11,7 +11,7 @@ from narwhal.cluster.gate import LeasedGate
 from narwhal.cluster.roster import Roster
 from narwhal.cluster.trouble import Troubles
 from narwhal.errors import StoreError
-from narwhal.model.control import OwnerRef, RouterRole, role_of
+from narwhal.model.control import OwnerRef
 from narwhal.model.handoff import EntryKind, LogEntry
 from narwhal.model.leadership import LeaseSight
 from narwhal.policy.claims import (
@@ -91,7 +91,7 @@ class Claimant:
 
     async def step(self) -> bool:
         """One poll of the owner, and what follows from it. Whether the store was asked. Raises StoreError."""
-        owner, epoch = self._owner(), self._gate.sight.epoch
+        owner, epoch = self._gate.stands_by(self._ports.clock.now()), self._gate.sight.epoch
         if owner is None:
             self._suspicion.forget()
             return await self._withdraw()
@@ -104,13 +104,6 @@ class Claimant:
             return await self._withdraw()
         self._tell(owner, epoch)
         return self._ports.clock.now() - self._put_at >= REPEAT_S and await self._claim(epoch)
-
-    def _owner(self) -> OwnerRef | None:
-        """Whom to watch; None while this router does not stand by another's lease."""
-        now, sight = self._ports.clock.now(), self._gate.sight
-        standing_by = role_of(self._gate.state(now)) is RouterRole.STANDBY
-        other = sight.owner is not None and sight.owner.router_id != self._rules.router_id
-        return sight.owner if standing_by and other and sight.record == "held" else None
 
     def _tell(self, owner: OwnerRef, epoch: int) -> None:
         """Once an epoch."""

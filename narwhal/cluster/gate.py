@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from narwhal.clock import Clock
-from narwhal.model.control import RouterRole, RouterState, role_of
+from narwhal.cluster.doubt import Doubt
+from narwhal.model.control import OwnerRef, RouterRole, RouterState, role_of
 from narwhal.model.leadership import LeaseSight
 from narwhal.model.lease import holder_of
 from narwhal.policy.phases import HOLDING
@@ -66,6 +67,8 @@ class LeasedGate:
         self.yielded_at: float | None = None
         self.supersede: Callable[[str, int, str], None] = lambda token, floor, why: None
         """Ends a token because the epoch `floor` is known elsewhere; assembly hands in the keeper's."""
+        self.doubt = Doubt(None, clock, lasts_s=HANDOVER_S)
+        """Assembly hands in the one that can ask."""
         self._last_liar = ("", 0)
 
     # --- keeper thread ---------------------------------------------------------------------------
@@ -222,6 +225,11 @@ class LeasedGate:
     async def decided(self, timeout_s: float) -> None:
         now = self._clock.now()
         until = now + timeout_s
+        if (owner := self.stands_by(now)) is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.doubt.look(owner, self.sight.epoch)
+            now = self._clock.now()
         while self._undecided(now) and now < until:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -233,17 +241,25 @@ class LeasedGate:
             now = self._clock.now()
 
     def _undecided(self, now: float) -> bool:
-        """A handover is on, began at most 2 s ago, and nobody is known to own; or it ends here any moment."""
+        """A handover is on, began at most 2 s ago, and nobody is known to own; or it ends here any moment; or
+        the owner is not to be found since as short a time."""
         if self.may_admit(now):
             return False
         if self.sight.state is RouterState.RESTORING:
             return self.state(now) is RouterState.RESTORING
+        if self.stands_by(now) is not None:
+            return self.doubt.of(self.sight.epoch, now)
         began = max(_or_never(self.yielded_at), _or_never(self.sight.released_at))
-        if now - began >= HANDOVER_S:
-            return False
         grip = self._grip
         own = grip is not None and grip.epoch == self.sight.epoch
-        return self.sight.record != "held" or own
+        return now - began < HANDOVER_S and (self.sight.record != "held" or own)
+
+    def stands_by(self, now: float) -> OwnerRef | None:
+        """The other router that holds the lease which this one stands by."""
+        sight = self.sight
+        other = sight.owner is not None and sight.owner.router_id != self._router_id
+        standing_by = role_of(self.state(now)) is RouterRole.STANDBY and not self.shutting_down
+        return sight.owner if standing_by and other and sight.record == "held" else None
 
 
 def _or_never(at: float | None) -> float:

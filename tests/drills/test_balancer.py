@@ -66,6 +66,7 @@ def test_a_killed_router_cuts_its_own_streams_and_fails_nothing_else(found: dict
     outcome = found["kill"]
     (shot,) = outcome.shots
     assert outcome.books.cut, "it had streams under way"
+    assert outcome.books.failures == []
     assert all(one.began < shot.at + 0.1 for one in outcome.books.cut)
     late = [one for one in outcome.books.endings if one.began > shot.over]
     assert late and {one.how for one in late} == {"whole"}
