@@ -1,6 +1,6 @@
 """Entry of `make faults`: `python -m tests.faults [--doc] [--alone] [--sites N] [word ...]`.
 
-Plays each fault switch alone, then the chosen pairs, each with one attempt a request and with two, judges
+Plays each fault switch alone, then pairs of them, each with one attempt a request and with two, judges
 every case by the rules of the tests and prints the tables of docs/failures.md; `--doc` writes them there.
 Words choose the cases whose name has them. Exit status 0 when everything held, 1 when something did not (then
 nothing is written), 2 where `--doc` was asked for on a machine that is busy with something else.
@@ -13,37 +13,32 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 from tests.faults import table
-from tests.faults.pairs import PAIRS
-from tests.faults.play import Seen, play
-from tests.faults.rules import breaches
+from tests.faults.pairs import ALIKE, CROSSED, ENGINES, MORE_ENGINES, Case, engines_for
+from tests.faults.play import Seen
+from tests.faults.rules import breaches, name_of, played
 from tests.faults.site import Site, fault_site
-from tests.faults.switches import SWITCHES, Switch
+from tests.faults.switches import SWITCHES
 
+SIZES = (ENGINES, MORE_ENGINES)
 QUIET_LOAD = 3.0
 """Figures of a busier machine are not worth a page."""
-TRIES = 3
-"""Of a case in which the router itself stood still: that blames nobody, and proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    switches: tuple[Switch, ...]
+class Sites:
+    """The same fleet twice: with one attempt a request, and with two."""
 
-    @property
-    def name(self) -> str:
-        return " + ".join(switch.id for switch in self.switches)
-
-    def targets(self) -> str:
-        return ", ".join(Site.target(switch) for switch in self.switches)
+    once: Site
+    twice: Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +60,13 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    alone = list(_chosen(((switch,) for switch in SWITCHES), options.words))
-    pairs = [] if options.alone else list(_chosen(PAIRS, options.words))
+    kinds: dict[str, list[Case]] = {table.ALONE: _chosen([(switch,) for switch in SWITCHES], options.words)}
+    if not options.alone:
+        kinds |= {table.CROSSED: _chosen(CROSSED, options.words), table.ALIKE: _chosen(ALIKE, options.words)}
     begun = table.preface()
-    rows = _played([*alone, *pairs], options.sites)
-    texts = [row.text for row in rows]
-    found = table.page(begun, alone=texts[: len(alone)], pairs=texts[len(alone) :])
+    rows = _played([*chain.from_iterable(kinds.values())], options.sites)
+    texts = iter([row.text for row in rows])
+    found = table.page(begun, {kind: list(islice(texts, len(cases))) for kind, cases in kinds.items()})
     print(found)
     wrong = [f"BREACH {words}" for row in rows for words in row.breaches]
     print("\n".join(wrong) or "everything held")
@@ -79,47 +75,42 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _chosen(groups: Any, words: Sequence[str]) -> Iterator[Case]:
-    cases = (Case(tuple(group)) for group in groups)
-    return (case for case in cases if not words or any(word in case.name for word in words))
+def _chosen(cases: Sequence[Case], words: Sequence[str]) -> list[Case]:
+    return [case for case in cases if not words or any(word in name_of(case) for word in words)]
 
 
 def _played(cases: Sequence[Case], count: int) -> list[Row]:
-    """Their table rows, in order. Each site is a pair of fleets: one attempt, two attempts."""
+    """Their table rows, in order; so many of them at a time."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        free: SimpleQueue[tuple[Site, Site]] = SimpleQueue()
-        for number in range(count):
-            home = Path(folder) / str(number)
-            once = stack.enter_context(fault_site(home / "once"))
-            twice = stack.enter_context(fault_site(home / "twice", serving={"max_attempts": 2}))
-            free.put((once, twice))
+        free = {size: _sites(Path(folder) / str(size), stack, size=size, count=count) for size in SIZES}
         with ThreadPoolExecutor(count) as pool:
-            return list(pool.map(lambda case: _row(case, free), cases))
+            return list(pool.map(lambda case: _row(case, free[engines_for(case)]), cases))
 
 
-def _row(case: Case, free: SimpleQueue[tuple[Site, Site]]) -> Row:
-    sites = free.get()
+def _sites(home: Path, stack: ExitStack, *, size: int, count: int) -> SimpleQueue[Sites]:
+    free: SimpleQueue[Sites] = SimpleQueue()
+    for number in range(count):
+        once = fault_site(home / f"{number}-once", count=size)
+        twice = fault_site(home / f"{number}-twice", count=size, serving={"max_attempts": 2})
+        free.put(Sites(stack.enter_context(once), stack.enter_context(twice)))
+    return free
+
+
+def _row(case: Case, free: SimpleQueue[Sites]) -> Row:
+    sites, name = free.get(), name_of(case)
     try:
-        print(f"faults: {case.name}", file=sys.stderr, flush=True)
+        print(f"faults: {name}", file=sys.stderr, flush=True)
         once, twice = asyncio.run(_both(case, sites))
     finally:
         free.put(sites)
-    wrong = [f"{case.name}: {words}" for words in breaches(once)]
-    wrong += [f"{case.name}, two attempts: {words}" for words in breaches(twice)]
-    return Row(table.row(case.name, case.targets(), once, twice), wrong)
+    wrong = [f"{name}: {words}" for words in breaches(once)]
+    wrong += [f"{name}, two attempts: {words}" for words in breaches(twice)]
+    return Row(table.row(name, once, twice), wrong)
 
 
-async def _both(case: Case, sites: tuple[Site, Site]) -> tuple[Seen, Seen]:
-    once, twice = await asyncio.gather(*(_tried(case, site) for site in sites))
+async def _both(case: Case, sites: Sites) -> tuple[Seen, Seen]:
+    once, twice = await asyncio.gather(played(sites.once, case), played(sites.twice, case))
     return once, twice
-
-
-async def _tried(case: Case, site: Site) -> Seen:
-    for _ in range(TRIES):
-        seen = await play(site, *case.switches)
-        if not seen.stood_still:
-            break
-    return seen
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def taken_out_at(seen: Seen, iid: str) -> float | None:
 
 def lost_beyond(seen: Seen, iid: str) -> list[Row]:
     """Failed requests that were neither among the first EJECT_AFTER, nor in flight at the last of these, nor
-    in flight when the engine was taken out. None are told of where the router stood still.
+    in flight when the engine was taken out. What the router's own loop stood still is allowed for.
 
     Counted from where the streak began anew: when a leg that was under way there still ended well, or when
     a pair was blamed, which has an account of its own.
@@ -41,13 +41,13 @@ def lost_beyond(seen: Seen, iid: str) -> list[Row]:
     out = taken_out_at(seen, iid)
     since = _began_anew(seen, iid, out or 0.0)
     failed = [row for row in failed_on(seen, iid) if ended(row) > since]
-    if out is None or len(failed) <= EJECT_AFTER or seen.stood_still:
+    if out is None or len(failed) <= EJECT_AFTER:
         return []
-    enough = ended(failed[EJECT_AFTER - 1])
+    enough, at_once_s = ended(failed[EJECT_AFTER - 1]), AT_ONCE_S + seen.lag_s
     return [
         row
         for row in failed[EJECT_AFTER:]
-        if row["arrived"] > enough + AT_ONCE_S and ended(row) < out - AT_ONCE_S
+        if row["arrived"] > enough + at_once_s and ended(row) < out - at_once_s
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.site import Site
+from tests.faults.site import FIRST_PRODUCER, Site
 from tests.faults.switches import Owed, Switch
 from tests.support.load import WHOLE, Got, Load
 
@@ -52,6 +52,8 @@ class Seen:
     """
 
     switches: Sequence[Switch]
+    targets: Sequence[str] = ()
+    """The engine that each of them was ordered of."""
     got: list[Got] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -62,10 +64,27 @@ class Seen:
     out_for: dict[str, int] = field(default_factory=dict)
     """Monitor passes from the repair to the last look that found an engine out; 0: no look did."""
     avoided: set[tuple[str, str]] = field(default_factory=set)
-    stood_still: bool = False
-    """The router's own loop did, by its own word: timeouts of that time are held against nobody."""
+    lag_s: float = 0.0
+    """Longest that the router's own loop stood still, by its own word."""
     served_again: set[str] = field(default_factory=set)
     """Engines with a leg of a served request that came after the repair."""
+
+    @property
+    def stood_still(self) -> bool:
+        return self.lag_s > STANDSTILL_S
+
+    def owing(self, owed: Owed) -> set[str]:
+        """Engines with a fault of which that becomes."""
+        return {iid for switch, iid in self.faults if switch.owed is owed}
+
+    @property
+    def faults(self) -> list[tuple[Switch, str]]:
+        return list(zip(self.switches, self.targets, strict=True))
+
+    @property
+    def broken(self) -> set[tuple[str, str]]:
+        """Edges that placement must avoid, as (producer, consumer)."""
+        return {(FIRST_PRODUCER, iid) for switch, iid in self.faults if switch.edge}
 
     @property
     def lost(self) -> list[Got]:
@@ -117,34 +136,33 @@ async def play(site: Site, *switches: Switch) -> Seen:
     """One case from a sound fleet to a sound fleet."""
     await site.heal()
     site.tail.read()
-    seen = Seen(switches)
-    targets = {site.target(switch) for switch in switches if switch.owed is Owed.OUT}
-    edges = {edge for switch in switches for edge in switch.edges}
+    seen = Seen(switches, site.targets(switches))
     label = f"case-{time.monotonic_ns()}"
     async with Load(site.router.url, label, rate=RATE, tokens=TOKENS) as load:
         await asyncio.sleep(WARM_S)
         seen.ordered = time.time()
-        for switch in switches:
-            await asyncio.to_thread(site.order, switch)
-        await _out(site, seen, targets, edges=edges)
+        for switch, iid in seen.faults:
+            await asyncio.to_thread(site.order, switch, iid)
+        await _out(site, seen)
         site.clear()
         seen.repaired = time.time()
-        await _back(site, seen, {site.target(switch) for switch in switches})
+        await _back(site, seen)
     seen.got = load.got
     await asyncio.to_thread(site.router.becomes_idle)
     await read_journal(site, seen, label)
     return seen
 
 
-async def _out(site: Site, seen: Seen, targets: set[str], *, edges: set[tuple[str, str]]) -> None:
+async def _out(site: Site, seen: Seen) -> None:
     """Waits until those that must are ejected or avoided; where nobody must, for a while."""
+    targets, edges = seen.owing(Owed.OUT), seen.broken
 
     def look() -> bool:
         out = site.out()
         for iid in out:
             seen.out_s.setdefault(iid, time.time() - seen.ordered)
         seen.avoided |= site.avoided()
-        seen.stood_still |= site.router_lag_s() > STANDSTILL_S
+        seen.lag_s = max(seen.lag_s, site.router_lag_s())
         return targets <= {iid for iid, word in out.items() if word == "ejected"} and edges <= seen.avoided
 
     if targets or edges:
@@ -155,9 +173,9 @@ async def _out(site: Site, seen: Seen, targets: set[str], *, edges: set[tuple[st
         await until(lambda: look() and False, KEPT_S)
 
 
-async def _back(site: Site, seen: Seen, targets: set[str]) -> None:
+async def _back(site: Site, seen: Seen) -> None:
     """Waits until nobody is out and every target has served a request that came after the repair."""
-    out = set(seen.out_s)
+    out, targets = set(seen.out_s), set(seen.targets)
     tail: list[dict[str, Any]] = []
     seen.out_for = dict.fromkeys(out, 0)
     began = site.passes()

@@ -1,24 +1,25 @@
-"""Four engines and one router in front of them, impatient so that a fault is judged and healed in seconds."""
+"""A few engines and a router in front of them, impatient so that a fault is judged and healed in seconds."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.faults.switches import PREFILL, Switch
+from tests.faults.switches import DECODE, PREFILL, Switch
 from tests.support.engines import EngineProcess, RemoteEngine, engine_process
 from tests.support.journal_tail import JournalTail
 from tests.support.load import Load
 from tests.support.processes import LIVENESS_S, eventually
 from tests.support.router import Router, fleet_document, router_process
 
+FIRST_PRODUCER = "e0"
 HEAL_S = 60.0
 HEAL_RATE = 12.0
 EJECT_AFTER = 3
@@ -48,7 +49,7 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """e0 and e1 prefill, e2 and e3 decode."""
+    """The first half prefill, the others decode: e0 and e1, e2 and e3 where they are four."""
 
     router: Router
     engines: EngineProcess
@@ -57,16 +58,18 @@ class Site:
     def engine(self, iid: str) -> RemoteEngine:
         return next(one for one in self.engines.engines if one.name == iid)
 
-    @staticmethod
-    def target(switch: Switch) -> str:
-        """The engine that gets the fault: the second of its role."""
-        return "e1" if switch.role == PREFILL else "e3"
+    def targets(self, switches: Sequence[Switch]) -> tuple[str, ...]:
+        """The engine that gets each fault: the second of its role, for a second fault there the third."""
+        names = [one.name for one in self.engines.engines]
+        half = len(names) // 2
+        left = {PREFILL: iter(names[1:half]), DECODE: iter(names[half + 1 :])}
+        return tuple(next(left[switch.role]) for switch in switches)
 
-    def order(self, switch: Switch) -> None:
-        engine = self.engine(self.target(switch))
-        if switch.fields:
-            port = urlsplit(self.engine("e0").side_url).port
-            engine.order("edge", port=port, **switch.fields)
+    def order(self, switch: Switch, iid: str) -> None:
+        engine = self.engine(iid)
+        if switch.edge:
+            port = urlsplit(self.engine(FIRST_PRODUCER).side_url).port
+            engine.order("edge", port=port, **switch.edge)
         for order in switch.orders:
             engine.order(**order)
 
@@ -116,11 +119,11 @@ class Site:
 
 
 @contextmanager
-def fault_site(folder: Path, **changes: Mapping[str, Any]) -> Iterator[Site]:
-    """`changes` go over the sections of the fleet file."""
+def fault_site(folder: Path, *, count: int = 4, **changes: Mapping[str, Any]) -> Iterator[Site]:
+    """`count` engines; `changes` go over the sections of the fleet file."""
     names = {*SECTIONS, *changes}
     sections = {name: {**SECTIONS.get(name, {}), **changes.get(name, {})} for name in names}
-    with engine_process(4, "--prefill", "0.005", "--interval", "0.01") as engines:
+    with engine_process(count, "--prefill", "0.005", "--interval", "0.01") as engines:
         fleet = fleet_document(engines.engines, **sections)
         with router_process(folder, fleet) as router:
             yield Site(router, engines, JournalTail(folder / "journal.jsonl"))

@@ -7,7 +7,8 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from tests.faults.play import Seen
@@ -20,7 +21,7 @@ OPENING, CLOSING = "<!-- table of make faults DOC=1 -->", "<!-- end of the table
 _REASON = 90
 
 
-def row(name: str, target: str, seen: Seen, again: Seen | None) -> str:
+def row(name: str, seen: Seen, again: Seen | None) -> str:
     """One case: `again` is the same with a second attempt allowed."""
     cells = [
         name,
@@ -30,11 +31,17 @@ def row(name: str, target: str, seen: Seen, again: Seen | None) -> str:
         "<br>".join(verdict_words(seen)) or "nobody",
         times(seen.out_s),
         returns(seen),
-        others(seen, target.split(", ")),
+        others(seen),
     ]
     return f"| {' | '.join(cells)} |"
 
 
+ALONE = "One fault:"
+CROSSED = "Two faults at once, the first on e1, the second on e3:"
+ALIKE = (
+    "Two faults at once on engines of one role, where e0, e1, e2 prefill and e3, e4, e5 decode: the first on "
+    "e1 or e4, the second on e2 or e5:"
+)
 HEAD = (
     "| fault | failed clients saw | lost | lost, 2 attempts | who was taken out, and why | out after "
     "| back after repair | others |",
@@ -69,8 +76,8 @@ def returns(seen: Seen) -> str:
     return ", ".join(words) or "-"
 
 
-def others(seen: Seen, targets: Sequence[str]) -> str:
-    hurt = sorted({verdict.iid for verdict in seen.verdicts} - set(targets))
+def others(seen: Seen) -> str:
+    hurt = sorted({verdict.iid for verdict in seen.verdicts} - set(seen.targets))
     return ", ".join(hurt) if hurt else "untouched"
 
 
@@ -97,13 +104,10 @@ def preface() -> list[str]:
     ]
 
 
-def page(begun: Sequence[str], *, alone: Iterable[str], pairs: Iterable[str]) -> str:
-    """`begun`: the preface as it was when the first case began."""
-    lines = [*begun, "", "One fault:", "", *HEAD, *alone]
-    pair_rows = list(pairs)
-    if pair_rows:
-        lines += ["", "Two faults at once, the first on e1, the second on e3:", "", *HEAD, *pair_rows]
-    return "\n".join(lines)
+def page(begun: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """`begun`: the preface as it was when the first case began. `rows`: by the words above their table."""
+    tables = [["", words, "", *HEAD, *told] for words, told in rows.items() if told]
+    return "\n".join([*begun, *chain.from_iterable(tables)])
 
 
 def write_into(found: str) -> None:

@@ -15,61 +15,55 @@ from queue import SimpleQueue
 import pytest
 
 from tests.faults import rules
-from tests.faults.pairs import LEAN
-from tests.faults.play import Seen, play
+from tests.faults.pairs import ENGINES, LEAN, MORE_ENGINES, Case, engines_for
+from tests.faults.play import Seen
 from tests.faults.rules import Rule
 from tests.faults.site import Site, fault_site
-from tests.faults.switches import SWITCHES, Owed, Switch
+from tests.faults.switches import SWITCHES, Owed
 
-SITES = 4
-TRIES = 3
-"""Of a case in which a busy machine made the router itself stand still."""
+SITES = {ENGINES: 4, MORE_ENGINES: 2}
+"""By number of engines."""
 
-Case = tuple[Switch, ...]
 Played = Callable[..., Seen]
 
 
 @pytest.fixture(scope="module")
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
     """What was seen of a case: all cases of the tests that were collected begin at once."""
-    free: SimpleQueue[Site] = SimpleQueue()
+    free: dict[int, SimpleQueue[Site]] = {size: SimpleQueue() for size in SITES}
 
     def take_turn(case: Case) -> Seen:
-        site = free.get()
+        sites = free[engines_for(case)]
+        site = sites.get()
         try:
-            for _ in range(TRIES):
-                seen = asyncio.run(play(site, *case))
-                if not seen.stood_still:
-                    break
-            return seen
+            return asyncio.run(rules.played(site, case))
         finally:
-            free.put(site)
+            sites.put(site)
 
-    with ExitStack() as stack, ThreadPoolExecutor(SITES) as pool:
-        for number in range(SITES):
-            folder = Path(tmp_path_factory.mktemp("site"))
-            free.put(stack.enter_context(fault_site(folder / str(number))))
+    with ExitStack() as stack:
+        pools = {size: stack.enter_context(ThreadPoolExecutor(count)) for size, count in SITES.items()}
+        for size, count in SITES.items():
+            for number in range(count):
+                folder = Path(tmp_path_factory.mktemp(f"site-of-{size}"))
+                free[size].put(stack.enter_context(fault_site(folder / str(number), count=size)))
         begun: dict[Case, Future[Seen]] = {}
         for item in request.session.items:
             params = getattr(item, "callspec", None)
             if item.path == request.path and params is not None and "case" in params.params:
                 case = params.params["case"]
                 if case not in begun:
-                    begun[case] = pool.submit(take_turn, case)
+                    begun[case] = pools[engines_for(case)].submit(take_turn, case)
         yield lambda *case: begun[case].result()
-        pool.shutdown(cancel_futures=True)
-
-
-def name(case: Case) -> str:
-    return " + ".join(switch.id for switch in case)
+        for pool in pools.values():
+            pool.shutdown(cancel_futures=True)
 
 
 def cases(*owed: Owed) -> pytest.MarkDecorator:
     alone = [(switch,) for switch in SWITCHES if switch.owed in owed]
-    return pytest.mark.parametrize("case", alone, ids=name)
+    return pytest.mark.parametrize("case", alone, ids=rules.name_of)
 
 
-PAIRS = pytest.mark.parametrize("case", LEAN, ids=name)
+PAIRS = pytest.mark.parametrize("case", LEAN, ids=rules.name_of)
 
 
 def told(seen: Seen) -> str:
