@@ -132,7 +132,7 @@ class Soak:
         self._spells.begin(engine.name, time.time())
         if is_edge(trouble):
             port = urlsplit(self._cluster.engines[trouble.producer].side_url).port
-            engine.order("edge", port=port, **trouble.switch.fields)
+            engine.order("edge", port=port, **trouble.switch.edge)
         for order in trouble.switch.orders:
             engine.order(**order)
         self._ordered[trouble.switch.id] += 1

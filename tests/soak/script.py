@@ -66,4 +66,4 @@ def takeovers(seed: int) -> Iterator[tuple[float, str]]:
 
 
 def is_edge(trouble: Trouble) -> bool:
-    return bool(trouble.switch.fields)
+    return bool(trouble.switch.edge)
