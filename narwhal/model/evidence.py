@@ -95,6 +95,16 @@ class LegAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class LegLeft:
+    """Nobody waits any longer for a leg that has given nothing yet: its client left, or the request's own
+    deadline passed. No failure. `sent_at`: when it went to the engine, on Clock.now."""
+
+    iid: str
+    leg: Leg
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class HealthProbed:
     """`GET /health` over the control pool, for a verdict of the breaker or a cautious takeover.
 
@@ -217,6 +227,7 @@ Evidence = (
     | LegFailed
     | CountFailed
     | LegAnswered
+    | LegLeft
     | HealthProbed
     | InferenceProbed
     | EdgeProbed

@@ -7,6 +7,7 @@
 | a decode behind a KV handoff failed, a probe across an edge | pair, producer or consumer | as `pairs` says |
 | 429 and nothing else for 30 s, or 4xx to different requests | the engine | it is held and probed |
 | one kind of leg fails in a row, in whatever ways | the engine | as `leg_runs` says it is held and probed |
+| clients leave legs that gave nothing | the engine | as `left_legs` says it is probed without a hold |
 | a probe began before what is owed now, or before its newest evidence | nobody | it is made again at once |
 | a probe with a partner that is out by now was bad | nobody | the same, without it |
 | another process start or ID | nobody | every edge that knew the old process is probed |
@@ -31,6 +32,7 @@ from narwhal.model.evidence import (
     InferenceProbed,
     LegAnswered,
     LegFailed,
+    LegLeft,
     LegSucceeded,
     ProbeOutcome,
     ProcessSeen,
@@ -41,6 +43,7 @@ from narwhal.policy.back_pressure import BackPressure
 from narwhal.policy.edges import Edges, is_about_transfer
 from narwhal.policy.faults import BACK_PRESSURE
 from narwhal.policy.judgement import Judgement
+from narwhal.policy.left_legs import LeftLegs
 from narwhal.policy.leg_runs import LegRuns, Run
 from narwhal.policy.pace import Pace
 from narwhal.policy.pairs import Pairs
@@ -76,6 +79,7 @@ class Blame:
             LegFailed: self._failed,
             CountFailed: self._count_failed,
             LegAnswered: self._answered,
+            LegLeft: self._left,
             InferenceProbed: self._inference_probed,
             EdgeProbed: self._pairs.edge_probed,
             ProcessSeen: self._process_seen,
@@ -126,6 +130,7 @@ class Blame:
     def _begin_anew(self) -> None:
         self._refusals = Refusals(eject_after=self._eject_after)
         self._runs = LegRuns(eject_after=self._eject_after)
+        self._left_legs = LeftLegs(eject_after=self._eject_after)
         self._poison = Poison()
         self._pairs.taken_back = self._poison.taken_back
         self._processes = Processes()
@@ -134,7 +139,7 @@ class Blame:
     def check_invariants(self) -> None:
         """Raises InvariantViolation where one of the machines contradicts itself."""
         machines = (self.edges, self._refusals, self._poison, self._processes, self.preference)
-        for machine in (*machines, self._relapses, self._runs):
+        for machine in (*machines, self._relapses, self._runs, self._left_legs):
             machine.check_invariants()
         if not self._troubled >= self._in_trouble():
             raise InvariantViolation("blame: a good leg would clear somebody of nothing")
@@ -144,7 +149,7 @@ class Blame:
         self.preference.look()
 
     def _in_trouble(self) -> Set[str]:
-        failing = self._refusals.engines | self._runs.engines
+        failing = self._refusals.engines | self._runs.engines | self._left_legs.silent
         return self._judgement.suspects() | failing | self.pressure.saturated | self._relapses.engines
 
     # --- legs ------------------------------------------------------------------------------------
@@ -154,6 +159,7 @@ class Blame:
         self._refusals.succeeded(evidence.iid)
         self._relapses.succeeded(evidence.iid)
         self._runs.succeeded(evidence.iid, evidence.leg)
+        self._left_legs.heard(evidence.iid)
         self.pressure.answered(evidence.iid)
         effects = self._judgement.step(evidence, now)
         self._look()
@@ -161,6 +167,7 @@ class Blame:
 
     def _failed(self, evidence: LegFailed, now: float) -> Effects:
         self._relapses.failed(evidence.iid)
+        self._left_legs.failed(evidence)
         saturated = self.pressure.failed(evidence, now)
         row = self._judgement.row(evidence.iid, evidence.failure)
         charged = self._poison.failed(evidence, now)
@@ -210,8 +217,13 @@ class Blame:
                 effects += self._judgement.suspect(iid, reason, hold=False, now=now)
         return tuple(effects)
 
+    def _left(self, evidence: LegLeft, now: float) -> Effects:
+        reason = self._left_legs.left(evidence, now)
+        return self._judgement.suspect(evidence.iid, reason, hold=False, now=now) if reason else NOTHING
+
     def _answered(self, evidence: LegAnswered, now: float) -> Effects:
         self.pressure.answered(evidence.iid)
+        self._left_legs.heard(evidence.iid)
         effects = self._judgement.step(evidence, now)
         refused = self._refusals.answered(evidence, now)
         if refused is not None:
@@ -233,8 +245,7 @@ class Blame:
             evidence = replace(evidence, outcome=ProbeOutcome.INCONCLUSIVE, detail=f"it is busy ({status})")
         if evidence.outcome is ProbeOutcome.GOOD:
             self._refusals.proved(iid, now)
-            self._runs.forget(iid)
-            self.pressure.forget(iid)
+            self._begin_well(iid)
             restored = self._pairs.crossed_well(evidence, now)
             return (*restored, *self._judgement.step(evidence, now))
         if evidence.outcome is ProbeOutcome.BAD and _may_be_the_transfer(evidence):
@@ -278,10 +289,15 @@ class Blame:
                 iid = str(effect.fields["iid"])
                 self.edges.readmitted(iid, now)
                 self._refusals.forget(iid)
-                self._runs.forget(iid)
-                self.pressure.forget(iid)
+                self._begin_well(iid)
         self._look()
         return effects
+
+    def _begin_well(self, iid: str) -> None:
+        """What it did with clients' legs before counts no longer."""
+        self._runs.forget(iid)
+        self._left_legs.heard(iid)
+        self.pressure.forget(iid)
 
 
 def _may_be_the_transfer(evidence: InferenceProbed) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Set
 from functools import partial
+from math import inf
 
 from narwhal.errors import (
     EngineError,
@@ -21,6 +23,7 @@ from narwhal.model.settings import ServingSettings
 from narwhal.policy.faults import classify
 from narwhal.policy.fleet import Fleet
 from narwhal.policy.kv_ledger import too_old
+from narwhal.policy.left_legs import WAITED_S
 from narwhal.ports import KvDescriptor
 from narwhal.serving.control import ControlCheck
 from narwhal.serving.decode import DecodeLeg
@@ -114,6 +117,7 @@ class Attempt:
 
     async def _run_prefill(self, job: Job, producer: Reservation) -> KvDescriptor:
         entry, sent_before = job.entry, job.entry.dispatched
+        entry.sent_at = inf
         rid = new_engine_rid()
         entry.row.prefill_iid, entry.row.prefill_rid = producer.iid, rid
         place = Place(producer.iid, rid, job.deadline, self._permit_new(entry))
@@ -127,6 +131,9 @@ class Attempt:
                 entry.dispatched = sent_before
                 raise verdict from None
             self._witness.failed(verdict, Leg.PREFILL, request=job.request, count=job.demand.count)
+            raise
+        except (asyncio.CancelledError, RequestExpired):
+            self._left(producer, entry, sent_at=entry.sent_at)
             raise
         self._witness.succeeded(producer.iid, Leg.PREFILL, remote_engine_id=descriptor.producer)
         return descriptor
@@ -169,13 +176,23 @@ class Attempt:
                 pulled()
             self._witness.failed(error, Leg.DECODE, request=job.request, peer=peer)
             raise
+        except (asyncio.CancelledError, RequestExpired):
+            if output.tally.first_output_at is None:
+                self._left(reservation, entry, sent_at=now)
+            raise
         finally:
             entry.decodes.end(open_decode)
             note_output(entry.row, output.tally, began=entry.began, handed_off_at=now)
 
+    def _left(self, leg: Reservation, entry: Entry, *, sent_at: float) -> None:
+        """Unless the engine brought tokens of others meanwhile: then it is busy, and alive."""
+        waited_s = self._clock.now() - sent_at
+        if waited_s >= WAITED_S and entry.decodes.quiet_s(leg.iid) >= waited_s:
+            self._witness.left(leg.iid, leg.leg, sent_at=sent_at)
+
     def _permit_new(self, entry: Entry) -> Callable[[], None]:
         def permit() -> None:
-            self._control.demand()
+            entry.sent_at = self._control.demand()
             entry.dispatched = True
             entry.row.epoch = self._control.gate.epoch
 

@@ -19,11 +19,12 @@ class ControlCheck:
         self.gate = gate
         self._clock = clock
 
-    def demand(self) -> None:
-        """Raises NotOwner unless this router owns the fleet at this instant."""
+    def demand(self) -> float:
+        """Raises NotOwner unless this router owns the fleet at this instant, which is returned."""
         now = self._clock.now()
         if not self.gate.may_admit(now):
             raise self._not_owner(now)
+        return now
 
     def refusal(self) -> NotOwner | None:
         """What `demand` would raise now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -56,7 +57,7 @@ class Entry:
 
     __slots__ = (
         "_answered", "_at_end", "_held", "_inbound", "_ledger", "_missed_slo", "_read", "began", "decodes",
-        "dispatched", "row",
+        "dispatched", "row", "sent_at",
     )  # fmt: skip
 
     def __init__(self, ledger: Ledger, inbound: Inbound, *, epoch: int) -> None:
@@ -71,6 +72,8 @@ class Entry:
         self.began = ledger.clock.now()
         self.dispatched = False
         """A leg has been sent: the request runs to its end even if control is lost (I8)."""
+        self.sent_at = inf
+        """When the prefill leg under way went to its engine."""
         self.row = RequestRow(
             rid=inbound.rid,
             client_rid=inbound.client_rid,

@@ -1,8 +1,8 @@
 """What legs and token counts showed of their engines, said once each (failures.md sections 2 and 9).
 
-A leg that ended well is said in one call. Never said: our own full pool, the request's own deadline, a
-client that left, a 409 `stale_epoch`, an answer over our own limit. A timeout is the engine's: what our own
-loop missed of its time was added to it (`engine/wheel.py`).
+A leg that ended well is said in one call. Never said: our own full pool, a 409 `stale_epoch`, an answer over
+our own limit. No failures: the request's own deadline, and a client that left; only that nobody waits any
+longer. A timeout is the engine's: what our own loop missed of its time was added to it (`engine/wheel.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from narwhal.errors import (
     SuspectedPoison,
 )
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import CountFailed, LegAnswered, LegFailed, LegSucceeded
+from narwhal.model.evidence import CountFailed, LegAnswered, LegFailed, LegLeft, LegSucceeded
 from narwhal.model.request import InferenceRequest
 from narwhal.policy.faults import classify, is_no_connection, may_be_the_requests, way_of
 from narwhal.ports import EvidenceSink
@@ -69,6 +69,10 @@ class Witness:
         if self._sink.report(told) and blamable:
             message = f"suspected poison: {error}"
             raise SuspectedPoison(message, iid=error.iid, leg=leg.value, status=_status(error)) from error
+
+    def left(self, iid: str, leg: Leg, *, sent_at: float) -> None:
+        """Nobody waits any longer for a leg that has given nothing yet."""
+        self._sink.report(LegLeft(iid, leg, sent_at))
 
     def not_counted(self, error: EngineError, request: InferenceRequest) -> CountFailed | None:
         """`error.iid` counted no tokens; what is said of it, None: nothing.

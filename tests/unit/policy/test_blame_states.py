@@ -19,6 +19,7 @@ from narwhal.model.evidence import (
     InferenceProbed,
     LegAnswered,
     LegFailed,
+    LegLeft,
     LegSucceeded,
     ProbeOutcome,
     ProcessSeen,
@@ -307,6 +308,17 @@ class Blamed(Books):
         ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
         if outcome is not ProbeOutcome.BAD or status == 408 or moot:
             assert not ejected
+
+    @rule(
+        iid=anyone, leg=st.sampled_from((Leg.PREFILL, Leg.DECODE)), waited_s=st.sampled_from((1.0, 6.0, 20.0))
+    )
+    def clients_leave(self, iid: str, leg: Leg, waited_s: float) -> None:
+        before = self.fleet.standing(self.now)
+        for _ in range(3):
+            effects = self.step(LegLeft(iid, leg, sent_at=self.now - waited_s))
+            assert not any(isinstance(one, Told) for one in effects), "it holds nobody, and ejects nobody"
+        after = self.fleet.standing(self.now)
+        assert (after.failures, after.holds) == (before.failures, before.holds)
 
     @rule(iid=anyone, start=st.sampled_from((1.0, 2.0)))
     def a_process_is_seen(self, iid: str, start: float) -> None:
