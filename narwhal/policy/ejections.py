@@ -7,6 +7,7 @@ Failures.md section 5.
 | in | eject | out, looked at after one cadence |
 | out | eject | out, the first reason stays |
 | out | due | out, looked at again after one more cadence |
+| out | due while it is looked at, which then ends in nothing | out, looked at again at once |
 | out | a check failed | out, with that check's name and what it said |
 | out | every check passed; a peer serves, or this fleet does not return together | in |
 | out | every check passed, nobody serves | valid |
@@ -40,6 +41,7 @@ class Ejection:
     """`step`: the readmission check that failed last, "" before the first; `detail` what it said.
 
     `checks`: how they ended last time. `valid_at`: since when every check is passed, None before.
+    `asked`: a look has not ended yet; `late`: the next one was due meanwhile, and could not begin.
     """
 
     reason: str
@@ -48,6 +50,8 @@ class Ejection:
     detail: str = ""
     checks: tuple[Check, ...] = ()
     valid_at: float | None = None
+    asked: bool = False
+    late: bool = False
 
 
 class Ejections:
@@ -116,8 +120,19 @@ class Ejections:
         """Whom to look at now, sorted; each again after one cadence."""
         due = tuple(sorted(iid for iid, out in self._out.items() if out.due_at <= now))
         for iid in due:
-            self._out[iid].due_at = self._pace.after(now)
+            out = self._out[iid]
+            out.due_at = self._pace.after(now)
+            out.late, out.asked = out.asked, True
         return due
+
+    def looked(self, iid: str, now: float) -> None:
+        """A look at it has ended, and it is not back: the one that was due meanwhile is due at once."""
+        out = self._out.get(iid)
+        if out is None:
+            return
+        if out.late:
+            out.due_at = now
+        out.asked = out.late = False
 
     def engines(self) -> tuple[str, ...]:
         """Who is out, sorted."""

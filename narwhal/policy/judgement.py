@@ -232,9 +232,14 @@ class Judgement:
     def _validated(self, evidence: Validated, now: float) -> Effects:
         iid = evidence.iid
         # Drained meanwhile: an operator readmits it.
-        if iid in self.standings.drained or not evidence.conclusive or not self.standings.is_ejected(iid):
+        if iid in self.standings.drained or not self.standings.is_ejected(iid):
             return NOTHING
-        if evidence.checks and evidence.checks[-1].outcome == FAILED:
+        failed = evidence.checks and evidence.checks[-1].outcome == FAILED
+        if failed or not evidence.conclusive:
+            self.standings.ejections.looked(iid, now)
+        if not evidence.conclusive:
+            return NOTHING
+        if failed:
             return self.standings.returns.check_failed(iid, evidence.checks)
         return self.standings.returns.readmit(iid, evidence.checks, now=now)
 

@@ -30,6 +30,21 @@ def test_the_first_reason_stays_and_the_cadence_begins_with_the_ejection() -> No
     assert gone.reason == "3 connection failures"
 
 
+def test_a_look_that_was_due_while_the_one_before_it_ran_is_late_and_not_lost() -> None:
+    ejections = out("e0")
+    assert [at for at in range(100, 125) if ejections.due(float(at))] == [110, 120]
+    ejections.looked("e0", 124.0)
+    assert [at for at in range(124, 140) if ejections.due(float(at))] == [124, 134]
+
+
+def test_one_that_ends_before_its_next_turn_changes_nothing() -> None:
+    ejections = out("e0")
+    assert ejections.due(110.0) == ("e0",)
+    ejections.looked("e0", 115.0)
+    ejections.looked("e1", 115.0)
+    assert [at for at in range(115, 141) if ejections.due(float(at))] == [120, 130, 140]
+
+
 def test_what_failed_is_told_once_until_it_is_another_or_the_engine_was_valid() -> None:
     ejections = out("e0")
     assert ejections.failed("e0", failing("health", "refused"))

@@ -464,6 +464,16 @@ def test_checks_that_our_own_pool_ended_say_nothing() -> None:
     assert not fleet.eligible("d0", NOW)
 
 
+@pytest.mark.parametrize("conclusive", [True, False])
+def test_checks_that_lasted_beyond_the_next_turn_are_made_again_in_the_next_pass(conclusive: bool) -> None:
+    fleet = ejected()
+    asked = [at for at in range(22) if wanted(fleet.tick(NOW + at))]
+    late = Validated("d0", (Check("health", "failed", "no answer"),), conclusive=conclusive)
+    fleet.step(late, NOW + 22)
+    asked += [at for at in range(22, 40) if wanted(fleet.tick(NOW + at))]
+    assert asked == [10, 20, 22, 32]
+
+
 def lost(contract: Any) -> Fleet:
     """Every engine is out since NOW."""
     fleet = fleet_of("p0 d0 d1", contract=contract, liveness_misses=1)
