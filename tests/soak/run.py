@@ -60,7 +60,7 @@ class Soak:
         self._seed = seed
         self._length_s = minutes * 60
         self._end = threading.Event()
-        self._trouble: list[str] = []
+        self.trouble: list[str] = []
         self._ordered: Counter[str] = Counter()
         self._taken: Counter[str] = Counter()
         self._healthy_s: float | None = None
@@ -71,7 +71,7 @@ class Soak:
         watch = Watch(self._cluster, on_error=self._end.set)
         crew = Crew([seat.url for seat in self._cluster.seats], self._seed)
         threads = [
-            threading.Thread(target=self._guarded, args=(work,), daemon=True)
+            threading.Thread(target=self.guarded, args=(work,), daemon=True)
             for work in (self._make_trouble, self._move_ownership)
         ]
         for engine in self._cluster.engines:
@@ -90,11 +90,13 @@ class Soak:
         watch.stop()
         return self._judge(watch.sights, crew.books, began)
 
-    def _guarded(self, work: Any) -> None:
+    def guarded(self, work: Any) -> None:
+        """Runs what troubles the cluster; its own end by an error is a breach, and the end of the run."""
         try:
             work()
-        except AssertionError as error:
-            self._trouble.append(str(error))
+        except Exception as error:
+            # Whatever it was: without this thread nothing would be proved any more.
+            self.trouble.append(f"{type(error).__name__}: {error}")
             self._end.set()
 
     # --- what is done to it ---------------------------------------------------------------------------
@@ -210,7 +212,7 @@ class Soak:
         ]
         events = checks.events_of(rows)
         found = checks.outages(sights.polls, events)
-        report.breaches += self._trouble
+        report.breaches += self.trouble
         report.breaches += checks.legs_on_engines_that_were_out(legs, found)
         report.breaches += checks.roles_emptied(sights.polls, events, self._pinned())
         report.breaches += checks.ejections_without_cause(events, self._spells)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from tests.soak.checks import (
     AFTER_DRIFT_S,
@@ -22,6 +24,8 @@ from tests.soak.checks import (
     rows_unlike_totals,
     totals_that_do_not_add_up,
 )
+from tests.soak.cluster import Cluster
+from tests.soak.run import Soak
 from tests.soak.watch import Poll, TotalsSight
 
 ROLES = {"e0": "prefill", "e1": "prefill", "e2": "decode", "e3": "decode"}
@@ -33,6 +37,16 @@ def poll(at: float, *ejected: str, epoch: int = 1, router: str = "a", **held: st
 
 def event(at: float, kind: str, iid: str, hold: str = "", reason: str = "a reason") -> Event:
     return Event("a", at, kind, iid, reason, hold)
+
+
+@pytest.mark.parametrize("error", [AssertionError("not there"), AttributeError("no such field")])
+def test_a_troublemaker_that_ends_by_any_error_is_a_breach(error: Exception) -> None:
+    def fails() -> None:
+        raise error
+
+    run = Soak(cast("Cluster", None), 1, minutes=60)
+    run.guarded(fails)
+    assert run.trouble == [f"{type(error).__name__}: {error}"]
 
 
 def test_two_looks_that_agree_are_an_outage_and_more_make_it_longer() -> None:
