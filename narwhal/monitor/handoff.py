@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from narwhal.errors import StoreError
+from narwhal.errors import StoreError, StoreUnreachable
 from narwhal.model.lease import PublishReply
 from narwhal.ports import StatePublisher
 
@@ -54,7 +54,9 @@ class HandoffStage:
         if not isinstance(error, StoreError):
             return error
         self.unpublished += 1
-        if self.unpublished == 1:
+        # That the store is silent is told by the lease keeper: once, for all that goes there.
+        silence = isinstance(error, StoreUnreachable) and not error.kind
+        if self.unpublished == 1 and not silence:
             log.warning("the handoff could not be published: %s", error)
         return None
 

@@ -12,7 +12,13 @@ import pytest
 
 from narwhal.clock import SystemClock
 from narwhal.cluster.local import LocalGate
-from narwhal.errors import EngineUnreachable, InvariantViolation, StoreUnreachable
+from narwhal.errors import (
+    EngineUnreachable,
+    InvariantViolation,
+    StoreError,
+    StoreProtocolError,
+    StoreUnreachable,
+)
 from narwhal.model.decoding import DecodeSeen
 from narwhal.model.lease import Published, PublishReply
 from narwhal.model.monitoring import StageReport
@@ -390,6 +396,22 @@ def test_a_store_without_an_answer_is_counted_and_no_stage_failure() -> None:
     assert failures == ["", "", ""]
     assert stage.unpublished == 2
     assert publisher.written == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (StoreUnreachable("no answer within 0.8 s"), 0),
+        (StoreUnreachable("OOM command not allowed", kind="OOM"), 1),
+        (StoreProtocolError("NOPERM"), 1),
+    ],
+    ids=["silence", "a full store", "a right that is missing"],
+)
+def test_what_the_store_answers_is_logged_once_and_its_silence_by_the_lease_keeper(
+    error: StoreError, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(handoff_passes(Publishing(publish=raising(error)), 4))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * lines
 
 
 def test_a_store_that_hangs_keeps_neither_the_pass_nor_the_checkpoint() -> None:
