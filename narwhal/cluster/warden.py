@@ -47,6 +47,8 @@ class Settlement:
         for age, told in enumerate(legacy.tokens):
             self._steps["the lease" if age == 0 else "the lease before"] = self._releasing(told)
         self._entry_left = not legacy.empty
+        self._told: dict[str, str] = {}
+        """By step: what kept it from being done, as it was said last."""
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -80,7 +82,9 @@ class Settlement:
         try:
             return await step()
         except StoreError as error:
-            log.warning("%s of the ended router: %s", name, error)
+            if self._told.get(name) != str(error):
+                self._told[name] = str(error)
+                log.warning("%s of the ended router: %s", name, error)
             return None
 
     async def _flush(self) -> bool:

@@ -147,7 +147,9 @@ def test_an_acquire_that_lands_late_is_released_too() -> None:
     play(script)
 
 
-def test_a_silent_store_is_asked_again_every_quarter_second_for_t_and_no_longer() -> None:
+def test_a_silent_store_is_asked_again_every_quarter_second_for_t_and_no_longer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def script(scene: Scene) -> None:
         estate = Estate(scene, Legacy("r0", "run", Counters(served=1, offered=1), (ToldToken("t", 0),)))
         for name in ("totals_flush", "lease_release"):
@@ -160,6 +162,8 @@ def test_a_silent_store_is_asked_again_every_quarter_second_for_t_and_no_longer(
         assert "router_withdraw" not in estate.runner.ran
 
     play(script)
+    told = [record.getMessage() for record in caplog.records if record.name == "narwhal.warden"]
+    assert told == [f"{what} of the ended router: no answer" for what in ("the counters", "the lease")]
 
 
 def test_an_order_to_end_at_once_leaves_it_at_one_round() -> None:
