@@ -28,8 +28,8 @@ OUTAGE_S = float(os.environ.get("DRILL_OUTAGE_S", "8"))
 HERE = {**ROWS, "failsafe": replace(ROWS["failsafe"], act=partial(stop_store, outage_s=OUTAGE_S))}
 UNNOTICED = [name for name, row in ROWS.items() if row.goal_s is None]
 SILENT, BACK = "the store gives no answer", "the store answers again"
-LINES = 4
-"""A router's log of one outage: silent, back, and what fail-safe mode or another owner did meanwhile."""
+LINES = 6
+"""A router's log of one outage: silent, back, and each change of what fail-safe mode or another owner does."""
 
 
 @pytest.fixture(scope="module")
