@@ -29,7 +29,7 @@ HERE = {**ROWS, "failsafe": replace(ROWS["failsafe"], act=partial(stop_store, ou
 UNNOTICED = [name for name, row in ROWS.items() if row.goal_s is None]
 SILENT, BACK = "the store gives no answer", "the store answers again"
 LINES = 6
-"""A router's log of one outage: silent, back, and each change of what fail-safe mode or another owner does."""
+"""Lines of one outage: silent, back, and each change of what fail-safe mode or another owner does."""
 
 
 @pytest.fixture(scope="module")
