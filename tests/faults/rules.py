@@ -9,7 +9,7 @@ from itertools import chain
 from tests.faults.judge import dispatched_too_late, lost_beyond, sent_over_avoided_edges
 from tests.faults.play import Seen, play
 from tests.faults.site import READMIT_EVERY, Site
-from tests.faults.switches import Owed, Switch
+from tests.faults.switches import DECODE, Owed, Switch
 from tests.support.load import WRONG
 
 TRIES = 3
@@ -97,14 +97,15 @@ def no_answer_is_wrong(seen: Seen) -> Iterator[str]:
 
 def each_judged_by_itself(seen: Seen) -> Iterator[str]:
     """Where both are at fault, an edge between them may be avoided before one of them is out. A consumer with
-    one broken edge fails with two producers where another one's KV is bad too: that is held against it."""
+    one broken edge fails with two producers where another one's KV is bad too: that is held against it. And a
+    producer whose KV two consumers fail with is suspected, until a probe clears it."""
     owed, at_edges = seen.owing(Owed.OUT), seen.owing(Owed.EDGE)
     shared = any(switch.shows_at_partners for switch in seen.switches)
     avoided = {iid for edge in seen.avoided for iid in edge}
     if not seen.ejected <= (owed | at_edges if shared else owed) or not owed <= seen.ejected | avoided:
         yield f"ejected were {sorted(seen.ejected)}, avoided {sorted(seen.avoided)}: out are {sorted(owed)}"
     sound = set(seen.out_s) - owed - at_edges
-    if sound and not shared:
+    if sound and not (shared or all(switch.role == DECODE for switch in seen.switches)):
         yield f"sound engines were out: {sorted(sound)}"
     for iid in sound:
         holds = [verdict.reason for verdict in seen.verdicts_on(iid)]

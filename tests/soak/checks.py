@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -184,10 +185,6 @@ class Spells:
         """Whether it was ill then, or at most `afterwards_s` before."""
         return iid in self.ill_between(at, at, afterwards_s)
 
-    def any_but(self, iid: str, at: float, afterwards_s: float) -> bool:
-        """Whether another engine was ill then, or at most `afterwards_s` before."""
-        return bool(self.ill_between(at, at, afterwards_s) - {iid})
-
     def ill_between(self, begin: float, end: float, afterwards_s: float) -> set[str]:
         """Engines that were ill at any time of it, or at most `afterwards_s` before."""
         return {
@@ -223,6 +220,7 @@ def ejections_without_cause(events: Iterable[Event], spells: Spells) -> Iterator
 # --- nothing befalls an engine that is never at fault -----------------------------------------------
 
 
+_ENGINE = re.compile(r"\be\d+\b")
 CLEARED_S = AFTERWARDS_S + 10.0
 """A suspicion is cleared by a probe; a takeover may come between."""
 
@@ -247,13 +245,15 @@ def befell_the_spared(
 
 
 def _was_cleared(row: Mapping[str, Any], every: Iterable[Mapping[str, Any]], spells: Spells) -> bool:
-    """A hold that a probe ended soon, and for which somebody else gave cause."""
+    """A hold that a probe ended soon, and for which somebody else gave cause: one of those whom it names."""
     ended = any(
         (one["kind"], one.get("iid"), one.get("hold")) == ("hold_ended", row["iid"], row.get("hold"))
         and 0 <= one["at"] - row["at"] <= CLEARED_S
         for one in every
     )
-    return row["kind"] == "hold" and ended and spells.any_but(row["iid"], row["at"], AFTERWARDS_S)
+    ill = spells.ill_between(row["at"], row["at"], AFTERWARDS_S) - {row["iid"]}
+    named = set(_ENGINE.findall(str(row["reason"]))) - {row["iid"]}
+    return row["kind"] == "hold" and ended and bool(ill & named if named else ill)
 
 
 # --- totals add up ----------------------------------------------------------------------------------

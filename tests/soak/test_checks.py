@@ -135,6 +135,7 @@ def test_a_verdict_on_an_engine_that_is_never_at_fault_is_seen() -> None:
     fine += [
         row("hold", "e0", hold="inference", at=51.0),
         row("hold_ended", "e0", hold="inference", at=53.0),
+        {**row("hold", "e0", hold="inference", at=51.5), "reason": "3 of its decodes failed, on e1, e2"},
         row("hold_ended", "e4", hold="quarantine", at=53.0),
     ]
     spared = {"e0", "e4"}
@@ -147,6 +148,7 @@ def test_a_verdict_on_an_engine_that_is_never_at_fault_is_seen() -> None:
         row("hold", "e4", hold="inference", at=51.0),  # nothing cleared it
         row("hold", "e0", hold="inference", at=53.5),  # nor this one
         row("ejection", "e0", at=51.0),
+        {**row("hold", "e0", hold="inference", at=51.0), "reason": "3 of its decodes failed, on e2, e3"},
     ):
         assert len(list(befell_the_spared({"a": fine, "b": [wrong]}, spared, spells))) == 1
 

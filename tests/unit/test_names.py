@@ -201,3 +201,26 @@ def test_an_answer_behind_the_loops_end_is_dropped() -> None:
     for one in left:
         assert one.daemon
         one.join(LIVENESS_S)
+
+
+class Noting(asyncio.SelectorEventLoop):
+    """Notes how long what it is asked to do later is put off, in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delays: list[float] = []
+
+    def call_later(self, delay: float, *rest: Any, **context: Any) -> asyncio.TimerHandle:
+        self.delays.append(delay)
+        return super().call_later(delay, *rest, **context)
+
+
+def test_an_answer_is_kept_for_five_seconds() -> None:
+    async def scenario() -> list[float]:
+        await Names(Resolver(well=("10.0.0.1",))).reach("well", Net().connect)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Noting)
+        return loop.delays
+
+    with asyncio.Runner(loop_factory=Noting) as runner:
+        assert runner.run(scenario()) == [5.0]
