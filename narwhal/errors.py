@@ -7,7 +7,7 @@
       DeadlineError         -> 504       RequestExpired, QueueExpired, HandoffExpired
       EngineError           -> 502/504   EngineUnreachable, EngineTimeout, EngineRefused, StaleEpoch,
                                          StreamBroken, HandoffInvalid, SuspectedPoison, PoolExhausted,
-                                         EngineTaken, ProbeLate
+                                         EngineTaken, ProbeLate, PullFailed
       IdentityError         -> 503/409   AttestationInvalid
       StoreError                         StoreUnreachable, StoreProtocolError, StoreDamaged, Fenced
       ConfigError           -> exit 2
@@ -194,6 +194,10 @@ class StreamBroken(EngineError):
 
 class HandoffInvalid(EngineError):
     """Prefill answered 200, but its KV descriptor is missing or malformed."""
+
+
+class PullFailed(EngineError):
+    """In a probe: its KV handoff could not be pulled by a consumer that does well alone."""
 
 
 class SuspectedPoison(EngineError):

@@ -14,7 +14,15 @@ from typing import Protocol, TypeVar
 
 import orjson
 
-from narwhal.errors import EngineError, EngineRefused, EngineTaken, PoolExhausted, ProbeLate, StaleEpoch
+from narwhal.errors import (
+    EngineError,
+    EngineRefused,
+    EngineTaken,
+    PoolExhausted,
+    ProbeLate,
+    PullFailed,
+    StaleEpoch,
+)
 from narwhal.model.evidence import ProbeOutcome
 from narwhal.model.placement import Reservation
 from narwhal.model.request import Api, InferenceRequest
@@ -118,15 +126,15 @@ class ProbeLegs:
         self._books.pulled(left)
 
     async def produce(self, producer: str, consumer: str) -> None:
-        """As `transfer`, for the producer's sake: that the consumer failed is the producer's doing if the
-        consumer does well alone, and says nothing otherwise; nor does a consumer that is busy."""
+        """As `transfer`, for the producer's sake: that the consumer failed is the producer's doing, a
+        PullFailed of it, if the consumer does well alone, and says nothing otherwise."""
         try:
             await self.transfer(producer, consumer)
         except EngineError as error:
-            if error.iid == consumer and not is_ours(error) and not is_busy(error):
-                await self.complete(consumer)
-                error.iid = producer
-            raise
+            if error.iid != consumer or not may_be_the_pull(error):
+                raise
+            await self.complete(consumer)
+            raise PullFailed(f"{consumer} could not pull its KV: {error}", iid=producer) from error
 
     async def _prefill(self, iid: str, request: InferenceRequest) -> KvDescriptor:
         self._books.prefills(iid)
@@ -191,6 +199,11 @@ def is_ours(error: EngineError) -> bool:
 def is_busy(error: EngineError) -> bool:
     """It says "later" (408, 429), which is nobody's fault."""
     return isinstance(error, EngineRefused) and error.status in BACK_PRESSURE
+
+
+def may_be_the_pull(error: EngineError) -> bool:
+    """Of a consumer's leg: it had its request, and was neither busy nor kept from it by us."""
+    return not (is_ours(error) or is_busy(error) or is_no_connection(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@
 | identity | sidecar, `/version`, `/metrics` | like the contract | unlike; silent | ours, busy with streams |
 
 The pull: the consumer's leg failed and the consumer does well alone; else it is the consumer's own failure,
-which an edge probe tells as a bad inference probe of it. A consumer that is busy (408, 429) tells nothing.
+which an edge probe tells as a bad inference probe of it. A consumer that is busy (408, 429), or that took no
+connection for its leg, has pulled nothing, and tells nothing of its partners.
 Ours: the control pool had no connection, the probe was cancelled, the engine knows a higher epoch.
 At most one probe of a kind runs on an engine; one more that is wanted meanwhile is not begun. Edges are many
 to one engine, so their probes take turns at both ends.
@@ -134,10 +135,17 @@ class Prober:
         producer, consumer = probe.producer, probe.iid
         async with self._turns.of((producer, consumer)):
             shown = await judged(self._legs.transfer(producer, consumer), consumer)
-            told, outcome = shown.outcome is ProbeOutcome.BAD, shown.outcome
-            if told and (shown.status in BACK_PRESSURE or not await self._does_well_alone(consumer)):
+            outcome = shown.outcome
+            if outcome is ProbeOutcome.BAD and not await self._is_the_pull(consumer, shown):
                 outcome = ProbeOutcome.INCONCLUSIVE
         return EdgeProbed(producer, consumer, outcome, shown.detail)
+
+    async def _is_the_pull(self, consumer: str, shown: Shown) -> bool:
+        """Its leg failed: it had its request and could do it alone. One that took no connection may be down,
+        which nobody else might ask for long."""
+        if shown.status in BACK_PRESSURE:
+            return False
+        return await self._does_well_alone(consumer) and shown.reached
 
     async def _does_well_alone(self, iid: str) -> bool:
         """What fails without any partner is no pair's matter: it is told as the engine's own."""

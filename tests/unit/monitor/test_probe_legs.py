@@ -19,9 +19,21 @@ from narwhal.errors import (
     ProbeLate,
     StaleEpoch,
 )
-from narwhal.model.evidence import ProbeOutcome
-from narwhal.monitor.probe_legs import PROMPT_TOKENS, Probed, Shown, judged, outcome_for, own_request
-from narwhal.monitor.validation import listed_models
+from narwhal.model.effect import ProbeKind, ProbeWanted
+from narwhal.model.evidence import EdgeProbed, Evidence, InferenceProbed, ProbeOutcome
+from narwhal.monitor.probe_legs import (
+    PROMPT_TOKENS,
+    Probed,
+    ProbeLegs,
+    Shown,
+    judged,
+    outcome_for,
+    own_request,
+)
+from narwhal.monitor.prober import Prober
+from narwhal.monitor.validation import Validation, listed_models, transferred
+from tests.support.evidence import Heard
+from tests.support.scripted import until
 from tests.support.settings import engine_settings
 
 VLLM = make_dialect("vllm", "nixl")
@@ -94,6 +106,85 @@ def test_of_a_refusal_the_status_is_told_to_who_gave_it() -> None:
         ("p0", Shown(ProbeOutcome.INCONCLUSIVE, "busy")),
     ):
         assert asyncio.run(judged(fails(EngineRefused("busy", status=429)), suspect)) == shown
+
+
+# --- pairs: the decode of d0 fails, which may be for the KV of p0 ---
+
+
+class Pulls(ProbeLegs):
+    """Decodes of d0 that pull end with `pulled`, those of its own with `alone`; None: well."""
+
+    def __init__(self, pulled: EngineError, alone: EngineError | None = None) -> None:
+        self._pulled, self._alone = pulled, alone
+
+    async def transfer(self, producer: str, consumer: str) -> None:
+        await fails(self._pulled)
+
+    async def complete(self, iid: str) -> None:
+        if self._alone is not None:
+            await fails(self._alone)
+
+
+NO_CONNECTION = (
+    EngineUnreachable("connect: refused", kind="connect"),
+    EngineTimeout("no SYN-ACK", kind="connect"),
+)
+FAILED_PULLS = (
+    EngineUnreachable("reset", kind="lost"),
+    EngineTimeout("silent", kind="read"),
+    EngineRefused("status 500", status=500),
+)
+no_connections = pytest.mark.parametrize("error", NO_CONNECTION, ids=str)
+failed_pulls = pytest.mark.parametrize("error", FAILED_PULLS, ids=str)
+
+
+def edge_probed(legs: Pulls) -> list[Evidence]:
+    """All that an edge probe from p0 to d0 told."""
+
+    async def look() -> list[Evidence]:
+        prober = Prober(legs, Validation(()), sink=(heard := Heard()), streaming=lambda iid: False)
+        prober.wanted(ProbeWanted(ProbeKind.EDGE, "d0", "p0"))
+        await until(lambda: not prober.busy, "the edge is probed")
+        return heard.evidence
+
+    return asyncio.run(look())
+
+
+@no_connections
+def test_a_consumer_that_took_no_connection_pulled_nothing_and_tells_nothing_of_its_producer(
+    error: EngineError,
+) -> None:
+    shown = asyncio.run(judged(Pulls(error).produce("p0", "d0"), "p0"))
+    assert shown == Shown(ProbeOutcome.INCONCLUSIVE, str(error))
+    made = asyncio.run(transferred(Pulls(error).produce("p0", "d0"), ("p0", "d0")))
+    assert (made.tells_of("p0"), made.tells_of("d0")) == (False, True)
+
+
+@no_connections
+def test_nor_of_the_edge_and_it_is_told_of_itself_if_it_is_still_down(error: EngineError) -> None:
+    nothing = EdgeProbed("p0", "d0", ProbeOutcome.INCONCLUSIVE, str(error))
+    assert edge_probed(Pulls(error)) == [nothing]
+    own = InferenceProbed("d0", ProbeOutcome.BAD, detail=str(error), reached=False)
+    assert edge_probed(Pulls(error, error)) == [own, nothing]
+
+
+@failed_pulls
+def test_a_pull_that_failed_is_the_producers_and_the_consumers_status_is_not(error: EngineError) -> None:
+    shown = asyncio.run(judged(Pulls(error).produce("p0", "d0"), "p0"))
+    assert shown == Shown(ProbeOutcome.BAD, f"d0 could not pull its KV: {error}")
+    assert edge_probed(Pulls(error)) == [EdgeProbed("p0", "d0", ProbeOutcome.BAD, str(error))]
+
+
+@failed_pulls
+def test_it_is_not_where_the_consumer_fails_alone(error: EngineError) -> None:
+    ill = EngineRefused("ill", status=503)
+    assert asyncio.run(judged(Pulls(error, ill).produce("p0", "d0"), "p0")).outcome is (
+        ProbeOutcome.INCONCLUSIVE
+    )
+    assert [one.outcome for one in edge_probed(Pulls(error, ill))] == [
+        ProbeOutcome.BAD,
+        ProbeOutcome.INCONCLUSIVE,
+    ]
 
 
 def test_a_model_list_is_read_and_anything_else_lists_nothing() -> None:

@@ -13,6 +13,7 @@ from narwhal.errors import (
     HandoffInvalid,
     PoolExhausted,
     ProbeLate,
+    PullFailed,
     StreamBroken,
     SuspectedPoison,
 )
@@ -43,6 +44,7 @@ TABLE = [
     (SuspectedPoison("x"), None),
     (EngineTaken("x"), None),
     (ProbeLate("x"), None),
+    (PullFailed("x"), None),
 ]
 
 
