@@ -5,13 +5,13 @@
 | free | 408 or 429 | relieved for as long as it asked (`Retry-After`, else 1 s; 60 s at most) |
 | relieved until T | 408 or 429 | relieved until the later of T and what it asks now |
 | relieved until T | now reaches T | free, by itself |
-| free, relieved | 429 | saturated since now, unless since earlier |
-| saturated since S | `eject_after` times 429, the last 30 s after S or later | suspected, each time |
-| saturated since S, but not so far | an inference probe is answered 429 | counts, and tells nothing else |
-| any | an inference probe is answered 408 | not saturated, and tells nothing else |
-| saturated | any other answer; a good inference probe | not saturated |
+| free, relieved | a leg was told 429, an inference probe 408 or 429 | saturated, unless it was, since now |
+| saturated since S | `eject_after` of these, the last 30 s after S or later | suspected, each time |
+| saturated since S, but not so far | an inference probe was told 408 or 429 | that tells nothing else |
+| saturated | any other answer, be it a leg's 408; a good inference probe | not saturated |
 | saturated | nothing for longer than it asked, or than probes pause, and 5 s | not saturated: nobody knows |
 
+A leg's 408 may be about its request, which came too slowly; our own probe does not.
 A relieved engine is chosen only when no other can take the leg: that is how its share is lowered. No answer
 at all (no connection, no reply in time) says nothing about saturation.
 """
@@ -32,8 +32,7 @@ SATURATED_S = 30.0
 """Back-pressure without any other answer for so long is a fault."""
 GRACE_S = 5.0
 """Seconds beyond what it asked for, or the pause of probes, after which the next 429 is a first one."""
-_TOO_MANY = 429
-TOO_MANY = f"overload:{_TOO_MANY}"
+TOO_MANY = "overload:429"
 """The way of a leg that was answered 429."""
 _SILENT = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
 
@@ -74,15 +73,12 @@ class BackPressure:
             return ""
         return f"nothing but 429 for {now - saturation.since:.0f} s, {saturation.answers} times"
 
-    def probed(self, iid: str, now: float, *, status: int) -> bool:
+    def probed(self, iid: str, now: float) -> bool:
         """An inference probe was answered 408 or 429. True: that is a fault by now, not a burst."""
-        if status != _TOO_MANY:
-            self.answered(iid)
-            return False
         return self._count(iid, now) is not None
 
     def _count(self, iid: str, now: float) -> _Saturation | None:
-        """One more 429; the saturation once it is a fault."""
+        """One more "later"; the saturation once it is a fault."""
         saturation = self._saturated.get(iid)
         if saturation is None or now > saturation.until:
             saturation = self._saturated[iid] = _Saturation(now, now)

@@ -240,7 +240,7 @@ class Blame:
         bad, status = evidence.outcome is ProbeOutcome.BAD, evidence.status
         if bad and self._pairs.lost_its_partner(evidence):
             return checks.again(ProbeKind.INFERENCE, iid, now=now)
-        if bad and status in BACK_PRESSURE and not self.pressure.probed(iid, now, status=status):
+        if bad and status in BACK_PRESSURE and not self.pressure.probed(iid, now):
             # It is busy, as a sound one may be; the probe is made again, and for ever it cannot be busy.
             evidence = replace(evidence, outcome=ProbeOutcome.INCONCLUSIVE, detail=f"it is busy ({status})")
         if evidence.outcome is ProbeOutcome.GOOD:

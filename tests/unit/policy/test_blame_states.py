@@ -306,7 +306,7 @@ class Blamed(Books):
         if outcome is ProbeOutcome.GOOD and self.refused.pop(iid, None):
             self.proved_at[iid] = self.now
         ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
-        if outcome is not ProbeOutcome.BAD or status == 408 or moot:
+        if outcome is not ProbeOutcome.BAD or moot:
             assert not ejected
 
     @rule(

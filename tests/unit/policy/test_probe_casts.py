@@ -60,24 +60,44 @@ def test_an_engine_that_says_nothing_but_429_is_held_and_judged_itself_and_no_ed
     assert (court.out, court.avoided) == (("d0",), {})
 
 
-def test_probes_across_edges_that_are_answered_429_for_30_s_are_the_engines_matter_too() -> None:
+@pytest.mark.parametrize("statuses", [(429,), (408,), (429, 408), (408, 429)])
+def test_probes_across_edges_that_are_told_later_for_30_s_are_the_engines_matter_too(
+    statuses: tuple[int, ...],
+) -> None:
     court = Court()
     court(*[lost("d0", "p0")] * 3)
-    for after_s in (0, 10, 20):
-        court.now = NOW + after_s
-        court(InferenceProbed("d0", BAD, "p0", "status 429", 429))
-    assert (court.out, court.avoided) == ((), {})
+    for turn in range(3):
+        court.now = NOW + 10 * turn
+        status = statuses[turn % len(statuses)]
+        court(InferenceProbed("d0", BAD, "p0", f"status {status}", status))
+    assert (court.held, court.out, court.avoided) == ({"d0": "inference"}, (), {})
     court.now = NOW + 30
-    court(InferenceProbed("d0", BAD, "p0", "status 429", 429))
+    court(InferenceProbed("d0", BAD, "p0", "status 408", 408))
     assert (court.out, court.avoided) == (("d0",), {})
 
 
-def test_a_408_among_them_is_another_answer_than_429() -> None:
+@pytest.mark.parametrize("status", [408, 429])
+@pytest.mark.parametrize("peer", ["", "p0"])
+def test_no_hold_outlives_probes_that_are_told_nothing_but_later(status: int, peer: str) -> None:
+    """With the engine's own probes alone, as they are asked."""
+    court = Court()
+    court(*[lost("d0", peer)] * 3)
+    while not court.out:
+        court.now += 1
+        assert court.now <= NOW + 60, "it is held for ever"
+        for one in probes(list(court.blame.tick(court.now))):
+            court(InferenceProbed("d0", BAD, one.producer, "later", status, number=one.number))
+    assert court.now > NOW + 30
+
+
+def test_a_408_of_a_leg_among_them_begins_anew() -> None:
     court = Court()
     court(*[lost("d0", "p0")] * 3)
-    for after_s, status in ((0, 429), (10, 429), (20, 408), (30, 429), (40, 429), (50, 429)):
+    for after_s in (0, 10, 20, 30, 40):
         court.now = NOW + after_s
-        court(InferenceProbed("d0", BAD, "p0", f"status {status}", status))
+        court(InferenceProbed("d0", BAD, "p0", "status 429", 429))
+        if after_s == 20:
+            court(busy("d0", status=408))
     assert (court.held, court.out, court.avoided) == ({"d0": "inference"}, (), {})
 
 
