@@ -9,7 +9,7 @@
 | one kind of leg fails in a row, in whatever ways | the engine | as `leg_runs` says it is held and probed |
 | clients leave legs that gave nothing | the engine | as `left_legs` says it is probed without a hold |
 | a probe began before what is owed now, or before its newest evidence | nobody | it is made again at once |
-| a probe with a partner that is out by now was bad | nobody | the same, without it |
+| a probe with a partner that is out by now was not good | nobody | the same, without it |
 | another process start or ID | nobody | every edge that knew the old process is probed |
 | anything else | the engine | as `judgement` says |
 """
@@ -72,7 +72,7 @@ class Blame:
         self._relapses = judgement.standings.checks.relapses
         self._eject_after = eject_after
         self._begin_anew()
-        judgement.standings.absolve = self._absolve
+        judgement.standings.absolve = self._pairs.ejected
         self._troubled: Set[str] = frozenset()
         """Engines with anything that a good leg clears: looked for after all but good legs of the others."""
         self._steps: Mapping[type, Callable[[Any, float], Effects]] = {
@@ -238,7 +238,7 @@ class Blame:
         if checks.is_stale(ProbeKind.INFERENCE, evidence):
             return checks.again(ProbeKind.INFERENCE, iid, now=now)
         bad, status = evidence.outcome is ProbeOutcome.BAD, evidence.status
-        if bad and self._pairs.lost_its_partner(evidence):
+        if evidence.outcome is not ProbeOutcome.GOOD and self._pairs.lost_its_partner(evidence):
             return checks.again(ProbeKind.INFERENCE, iid, now=now)
         if bad and status in BACK_PRESSURE and not self.pressure.probed(iid, now):
             # It is busy, as a sound one may be; the probe is made again, and for ever it cannot be busy.
@@ -274,13 +274,6 @@ class Blame:
     def reinstate(self, iid: str, now: float) -> Effects:
         """A drained engine passed every check: nothing is held against the process that returns."""
         return self._returned(self._judgement.standings.reinstate(iid), now)
-
-    def _absolve(self, iid: str) -> Effects:
-        """It is ejected: what its KV brought its consumers is taken back, and not once more for a request."""
-        effects: list[Effect] = []
-        for (consumer, failure, row), times in self.edges.ejected(iid).items():
-            effects += self._pairs.pardon((consumer, failure, iid, row), times)
-        return tuple(effects)
 
     def _returned(self, effects: Effects, now: float) -> Effects:
         """What was known of an engine that is readmitted was of the time before."""

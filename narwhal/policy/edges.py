@@ -232,20 +232,20 @@ class Edges:
     def ejected(self, iid: str) -> Row:
         """It is convicted: nothing that failed with it counts against its partners. What its KV had its
         consumers charged with, to be taken back there. What is avoided stays so."""
-        brought = self.map.charged_by(iid)
-        self._begin_anew(iid)
-        return brought
+        return self._begin_anew(iid)
 
-    def restarted(self, iid: str, now: float) -> None:
-        """The engine is a new process: every edge that knew the old one owes a probe at once."""
+    def restarted(self, iid: str, now: float) -> Row:
+        """The engine is a new process: every edge that knew the old one owes a probe at once. What the KV of
+        the old one had its consumers charged with, as in `ejected`."""
         edges = self.map.of(iid)
         known = [edge for edge in edges if edge.good_at > -inf or edge.failures or edge in self._owing]
-        self._begin_anew(iid)
+        brought = self._begin_anew(iid)
         for edge in known:
             edge.good_at = -inf
             edge.due_at = now
             edge.reason = edge.reason or f"{iid} is a new process"
             self._owing[edge] = None
+        return brought
 
     def readmitted(self, iid: str, now: float) -> None:
         """What failed with it was of the time before; what is avoided is probed at once."""
@@ -254,11 +254,13 @@ class Edges:
             if edge in self._owing:
                 edge.due_at = now
 
-    def _begin_anew(self, iid: str) -> None:
-        """No failure with it is left: of its KV, and of what it pulled from others."""
+    def _begin_anew(self, iid: str) -> Row:
+        """No failure with it is left: of its KV, which are returned, and of what it pulled from others."""
+        brought = self.map.charged_by(iid)
         self._rows.forget(iid)
         for edge in self.map.of(iid):
             self._forget_failures(edge)
+        return brought
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -300,8 +302,6 @@ class Edges:
 
     def export(self, now: float) -> list[dict[str, Any]]:
         """The avoided edges, for the handoff's `edges`."""
-        if not self.avoided:
-            return []
         avoided = sorted((edge for edge in self._owing if edge.avoided_at is not None), key=_ends)
         views = [_view(edge, now) for edge in avoided]
         return [{name: getattr(view, name) for name in _TRAVELS} for view in views]

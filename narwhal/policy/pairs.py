@@ -11,8 +11,9 @@
 
 Accused: it is probed with another consumer; with the same one, and held, where there is no other. A consumer
 that says 429 is none, and one with whom the probe told nothing makes way for the next.
-A producer that fails with all its consumers tells nothing of any of them, and an engine that is out nothing
-of its partners: neither what failed with it before nor what fails yet. Counting is `edges`' matter.
+A producer that fails with all its consumers tells nothing of any of them, and an engine that is out, or was
+another process, nothing of its partners: neither what failed with it before nor what fails yet. Counting is
+`edges`' matter.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterable, Set
 from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWanted, Told, tell
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import EdgeProbed, InferenceProbed, LegFailed, ProbeOutcome
-from narwhal.policy.edge_map import PARTNERS, Edge
+from narwhal.policy.edge_map import PARTNERS, Edge, Row
 from narwhal.policy.edges import Edges, Suspect, is_about_transfer, is_failed_transfer
 from narwhal.policy.holds import Cause
 from narwhal.policy.judgement import Judgement
@@ -172,9 +173,24 @@ class Pairs:
     # --- edges -----------------------------------------------------------------------------------
 
     def restarted(self, iid: str, now: float) -> Effects:
-        self.edges.restarted(iid, now)
+        brought = self.edges.restarted(iid, now)
         told = tell("peer_restarted", iid, reason="it is another process than before")
-        return (told, *self.probes_due(now))
+        return (told, *self._given_back(iid, brought, now=now), *self.probes_due(now))
+
+    def ejected(self, iid: str, now: float) -> Effects:
+        return self._given_back(iid, self.edges.ejected(iid), now=now)
+
+    def _given_back(self, producer: str, brought: Row, *, now: float) -> Effects:
+        """What its KV had its consumers charged with, which is not taken back once more for a request. Who is
+        held and has no other streak is looked at at once: its probe may be half a minute away."""
+        effects: list[Effect] = []
+        for (consumer, failure, row), times in brought.items():
+            effects += self.pardon((consumer, failure, producer, row), times)
+        standings, suspects = self._judgement.standings, self._judgement.suspects()
+        for consumer in sorted({consumer for consumer, *_ in brought} - suspects):
+            if standings.holding.is_held(consumer):
+                effects += standings.checks.again(ProbeKind.INFERENCE, consumer, now=now)
+        return tuple(effects)
 
     def probes_due(self, now: float) -> Effects:
         """An edge whose end is out waits: a probe could tell nothing of the pair."""

@@ -43,7 +43,7 @@ class Standings:
         self.checks = Checks(pace=pace, is_out=self.is_out)
         around = Around(self.eligible, lambda: self.drained, self._came_back)
         self.returns = Returns(self.ejections, around, together=together)
-        self.absolve: Callable[[str], Effects] = lambda iid: NOTHING
+        self.absolve: Callable[[str, float], Effects] = lambda iid, now: NOTHING
         """Takes from an ejected engine's partners what was its own; set by `policy.blame`."""
         self.after_ejection: Callable[[str], Effects] = lambda iid: NOTHING
         """What an ejection brings for others; told right behind it."""
@@ -214,8 +214,8 @@ class Standings:
         self.version += 1
         self.checks.forget(iid)
         ended = self.free(iid, reason="it is ejected")
-        ended = (*ended, tell("ejection", iid, reason=reason), *self._needed_now(now), *self.absolve(iid))
-        return (*ended, *self.after_ejection(iid))
+        told = tell("ejection", iid, reason=reason)
+        return (*ended, told, *self._needed_now(now), *self.absolve(iid, now), *self.after_ejection(iid))
 
     def evict(self, iid: str, reason: str, *, now: float) -> Effects:
         """An ejection that drift asks for: never of the last engine of its kind."""

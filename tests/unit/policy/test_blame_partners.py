@@ -18,7 +18,7 @@ from narwhal.model.evidence import (
     ProcessSeen,
     Validated,
 )
-from tests.unit.policy.test_blame import BAD, GOOD, STREAM, Court, crossed, decode_failed, probes
+from tests.unit.policy.test_blame import BAD, GOOD, STATUS, STREAM, Court, crossed, decode_failed, probes
 
 BACK = (Check("health", "passed"),)
 
@@ -129,12 +129,47 @@ def test_nor_what_fails_of_the_kv_that_it_left() -> None:
     assert court.held == {"d0": "inference"}, "its KV had come: that is no matter of the producer"
 
 
-def test_the_quarantine_that_it_brought_ends() -> None:
+@pytest.mark.parametrize("goes", [unreachable("p0"), [ProcessSeen("p0", 2.0)]], ids=["out", "restarted"])
+def test_the_quarantine_that_it_brought_ends(goes: list[Evidence]) -> None:
     court = Court(failure_quarantine_s=60.0)
-    court(decode_failed("d0", "p0"))
+    court(ProcessSeen("p0", 1.0), decode_failed("d0", "p0"))
     assert court.held == {"d0": "quarantine"}
-    court(*unreachable("p0"))
+    court(*goes)
     assert "d0" not in court.held
+
+
+def test_what_the_kv_of_a_former_process_failed_is_not_held_against_its_consumers() -> None:
+    court = Court()
+    court(ProcessSeen("p0", 1.0), decode_failed("d0", "p0"), decode_failed("d0", "p0"))
+    court(decode_failed("d0", "p1", failure=STREAM), ProcessSeen("p0", 2.0))
+    assert court.streaks == {"d0": {"stream": 1}}
+    court(*unreachable("p0"), decode_failed("d0", "p1"))
+    assert (court.held, court.streaks["d0"]) == ({}, {"stream": 1, "inference_status": 1}), "and only once"
+
+
+def test_what_a_former_process_failed_to_pull_stays_its_own() -> None:
+    court = Court()
+    court(ProcessSeen("d0", 1.0), decode_failed("d0", "p0"), ProcessSeen("d0", 2.0))
+    assert court.streaks == {"d0": {"inference_status": 1}}
+
+
+@pytest.mark.parametrize("goes", [unreachable("p0"), [ProcessSeen("p0", 2.0)]], ids=["out", "restarted"])
+def test_a_consumer_that_is_held_for_nothing_else_any_more_is_probed_at_once(goes: list[Evidence]) -> None:
+    court = Court()
+    court(ProcessSeen("p0", 1.0), *[decode_failed("d0", "p0")] * 3)
+    court(InferenceProbed("d0", ProbeOutcome.INCONCLUSIVE, "p0", "connect: refused", number=1))
+    asked = {one.iid: one for one in probes(court(*goes)) if one.kind is ProbeKind.INFERENCE}
+    court(InferenceProbed("d0", GOOD, asked["d0"].producer, number=asked["d0"].number))
+    assert court.held == {}
+
+
+@pytest.mark.parametrize("goes", [unreachable("p0"), [ProcessSeen("p0", 2.0)]], ids=["out", "restarted"])
+def test_one_that_is_held_for_more_waits_for_its_turn(goes: list[Evidence]) -> None:
+    court = Court()
+    court(ProcessSeen("p0", 1.0), *[decode_failed("d0", "p0")] * 2, decode_failed("d0", "p1"))
+    assert court.held == {"d0": "inference"}
+    assert "d0" not in {one.iid for one in probes(court(*goes)) if one.kind is ProbeKind.INFERENCE}
+    assert court.held["d0"] == "inference"
 
 
 def test_nothing_is_taken_back_twice() -> None:
@@ -205,3 +240,31 @@ def test_a_producer_is_not_judged_by_a_consumer_that_is_ejected_meanwhile() -> N
     effects = court(InferenceProbed("p0", BAD, "", "silent", consumer="d0", number=1))
     assert (court.held, court.out) == ({"p0": "inference"}, ("d0",))
     assert [(one.iid, one.kind) for one in probes(effects)] == [("p0", ProbeKind.INFERENCE)]
+
+
+@pytest.mark.parametrize("failure", [STREAM, STATUS])
+def test_a_probe_that_told_nothing_with_an_engine_that_is_out_is_made_again_at_once(
+    failure: FailureClass,
+) -> None:
+    """As one whose producer was dying: its own leg failed."""
+    court = Court()
+    court(*[decode_failed("d0", "p0", failure=failure)] * 2, decode_failed("d0", "p1", failure=failure))
+    court(*unreachable("p0"))
+    effects = court(InferenceProbed("d0", ProbeOutcome.INCONCLUSIVE, "p0", "p0: connect: refused", number=1))
+    (asked,) = probes(effects)
+    assert (asked.kind, asked.iid, asked.producer) == (ProbeKind.INFERENCE, "d0", "p1")
+    assert court(InferenceProbed("d0", ProbeOutcome.INCONCLUSIVE, "p1", "our pool", number=2)) == []
+
+
+def test_so_is_that_of_a_suspect_producer() -> None:
+    court = Court()
+    court(lost("d0", "p0"), lost("d0", "p0"), lost("d1", "p0"))
+    court(*unreachable("d0"))
+    told = InferenceProbed("p0", ProbeOutcome.INCONCLUSIVE, "", "d0: connect: refused", consumer="d0")
+    assert [(one.iid, one.kind) for one in probes(court(told))] == [("p0", ProbeKind.INFERENCE)]
+
+
+def test_without_anything_owed_it_is_not_made_at_all() -> None:
+    court = Court()
+    court(*unreachable("p0"))
+    assert court(InferenceProbed("d0", ProbeOutcome.INCONCLUSIVE, "p0", "p0: connect: refused")) == []

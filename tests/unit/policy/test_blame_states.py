@@ -49,7 +49,7 @@ requests = st.sampled_from((b"", b"r0", b"r1"))
 class Books(RuleBasedStateMachine):
     """`failed`: (engine, class) to failures since the engine was last well that no suspected request did.
 
-    `brought`: (producer, consumer, class) to how many of those a conviction of the producer takes back.
+    `brought`: (producer, consumer, class) to how many of those the end of the producer's process takes back.
     `shared`: (producer, consumer) to transfers that failed while both were in, since either began anew.
     `own`: those since anything may have disproved them that nobody else can have done.
     `failing`: the consumer whose decode failed last.
@@ -91,15 +91,15 @@ class Books(RuleBasedStateMachine):
             if isinstance(effect, ProbeWanted) and effect.kind is ProbeKind.EDGE:
                 self.asked_at[effect.producer, effect.iid] = self.now
             if isinstance(effect, Told) and effect.kind in ("ejection", "readmission", "peer_restarted"):
-                self.begins_anew(str(effect.fields["iid"]), convicted=effect.kind == "ejection")
+                self.begins_anew(str(effect.fields["iid"]), given_back=effect.kind != "readmission")
             if isinstance(effect, Told) and effect.kind == "readmission":
                 self.refused.pop(effect.fields["iid"], None)
                 self.proved_at.pop(effect.fields["iid"], None)
 
-    def begins_anew(self, iid: str, *, convicted: bool) -> None:
+    def begins_anew(self, iid: str, *, given_back: bool) -> None:
         for producer, consumer, failure in [key for key in self.brought if iid in key[:2]]:
             brought = self.brought.pop((producer, consumer, failure))
-            if convicted and iid == producer:
+            if given_back and iid == producer:
                 self.failed[consumer, failure] -= brought
         for pair in [pair for pair in self.shared if iid in pair]:
             del self.shared[pair]
