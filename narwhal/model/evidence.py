@@ -126,7 +126,8 @@ class InferenceProbed:
     `status`: that of the answer which failed it, 0 where there was none. `consumer`: who pulled the KV of
     `iid`, in the probe of a suspect producer. `number`: of the asking that it answers (ProbeWanted), 0 where
     nobody asked: it was seen just now, in a probe of something else. `reached` is False where `iid` took no
-    connection for its leg: whatever failed, it was no transfer.
+    connection for its leg: whatever failed, it was no transfer. `own_leg`: that of `iid` failed, so that the
+    `consumer` had nothing to pull.
     """
 
     iid: str
@@ -137,6 +138,7 @@ class InferenceProbed:
     consumer: str = ""
     number: int = 0
     reached: bool = True
+    own_leg: bool = False
 
 
 @dataclass(frozen=True, slots=True)

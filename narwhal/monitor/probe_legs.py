@@ -209,12 +209,13 @@ def may_be_the_pull(error: EngineError) -> bool:
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What legs show of one engine that took part. `status`: of the answer that failed it, 0 = none.
-    `reached` is False where it took no connection."""
+    `reached` is False where it took no connection. `pull`: another one's, which failed to pull its KV."""
 
     outcome: ProbeOutcome
     detail: str = ""
     status: int = 0
     reached: bool = True
+    pull: bool = False
 
 
 async def judged(legs: Awaitable[None], suspect: str) -> Shown:
@@ -225,7 +226,8 @@ async def judged(legs: Awaitable[None], suspect: str) -> Shown:
         if outcome_for(suspect, error) is ProbeOutcome.INCONCLUSIVE:
             return Shown(ProbeOutcome.INCONCLUSIVE, str(error))
         status = error.status if isinstance(error, EngineRefused) else 0
-        return Shown(ProbeOutcome.BAD, str(error), status, not is_no_connection(error))
+        reached, pull = not is_no_connection(error), isinstance(error, PullFailed)
+        return Shown(ProbeOutcome.BAD, str(error), status, reached, pull)
     except asyncio.CancelledError:
         if we_are_cancelled():
             raise

@@ -167,7 +167,15 @@ def _inference(
     iid: str, shown: Shown, *, peer: str = "", consumer: str = "", number: int = 0
 ) -> InferenceProbed:
     return InferenceProbed(
-        iid, shown.outcome, peer, shown.detail, shown.status, consumer, number, reached=shown.reached
+        iid,
+        shown.outcome,
+        peer,
+        shown.detail,
+        shown.status,
+        consumer,
+        number,
+        reached=shown.reached,
+        own_leg=bool(consumer) and shown.outcome is ProbeOutcome.BAD and not shown.pull,
     )
 
 

@@ -107,9 +107,15 @@ class BackPressure:
         self._relieved.clear()
         self._saturated.clear()
 
+    def saturated(self, now: float) -> Set[str]:
+        """Engines that say "later" and nothing else now. Forgets those of which that is over."""
+        for iid in [iid for iid, one in self._saturated.items() if now > one.until]:
+            del self._saturated[iid]
+        return self._saturated.keys()
+
     @property
-    def saturated(self) -> Set[str]:
-        """Engines that gave 429 and nothing else since."""
+    def counted(self) -> Set[str]:
+        """As `saturated`, with those of which it may be over: a good leg ends it."""
         return self._saturated.keys()
 
     @property

@@ -66,7 +66,7 @@ class Blame:
         aside = judgement.standings.is_aside
         self.edges = Edges(engines, eject_after=eject_after, pace=pace, aside=aside)
         self.pressure = BackPressure(eject_after=eject_after, every_s=pace.every_s)
-        self._pairs = Pairs(judgement, self.edges, busy=lambda: self.pressure.saturated)
+        self._pairs = Pairs(judgement, self.edges, busy=self.pressure.saturated)
         self.preference = Preference(self.edges, self.pressure)
         self._judgement = judgement
         self._relapses = judgement.standings.checks.relapses
@@ -150,7 +150,7 @@ class Blame:
 
     def _in_trouble(self) -> Set[str]:
         failing = self._refusals.engines | self._runs.engines | self._left_legs.silent
-        return self._judgement.suspects() | failing | self.pressure.saturated | self._relapses.engines
+        return self._judgement.suspects() | failing | self.pressure.counted | self._relapses.engines
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -250,10 +250,12 @@ class Blame:
             return (*restored, *self._judgement.step(evidence, now))
         if evidence.outcome is ProbeOutcome.BAD and _may_be_the_transfer(evidence):
             return self._pairs.across_failed(evidence, now)
+        if evidence.outcome is ProbeOutcome.BAD and _is_the_pull(evidence):
+            return self._pairs.pull_failed(evidence, now)
         if evidence.outcome is ProbeOutcome.BAD and is_refusal(evidence.status):
             evidence = replace(evidence, detail=why_refused(evidence.status))
         if evidence.outcome is ProbeOutcome.INCONCLUSIVE and evidence.consumer:
-            self._pairs.told_nothing(evidence)
+            self._pairs.told_nothing(evidence, now)
         return self._judgement.step(evidence, now)
 
     def _process_seen(self, evidence: ProcessSeen | Identified, now: float) -> Effects:
@@ -296,3 +298,8 @@ class Blame:
 def _may_be_the_transfer(evidence: InferenceProbed) -> bool:
     """It pulled KV, and was not told no or "later", nor refused a connection: no transfer brings that."""
     return bool(evidence.peer) and evidence.reached and not 400 <= evidence.status < 500
+
+
+def _is_the_pull(evidence: InferenceProbed) -> bool:
+    """Its own leg was well, and a consumer could not pull from it: a status can be its own leg's only."""
+    return bool(evidence.consumer) and not evidence.own_leg and not evidence.status

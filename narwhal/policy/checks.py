@@ -131,6 +131,12 @@ class Checks:
         owed.renewed = self._number
         return self._asked(ProbeKind.INFERENCE, iid, owed=owed, now=now)
 
+    def ask_with(self, iid: str, *, reason: str, consumer: str, now: float) -> Wanted:
+        """Asks at once for an inference probe in which `consumer` pulls its KV, whatever was owed."""
+        owed = self._owe(ProbeKind.INFERENCE, iid, reason=reason, now=now)
+        owed.consumer, owed.renewed = consumer, self._number
+        return self._asked(ProbeKind.INFERENCE, iid, owed=owed, now=now)
+
     def ask_alone(self, iid: str, *, reason: str, now: float) -> Wanted:
         """Asks at once for an inference probe of the engine by itself, whatever was owed."""
         owed = self._owe(ProbeKind.INFERENCE, iid, reason=reason, now=now)

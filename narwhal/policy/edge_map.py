@@ -141,6 +141,15 @@ class EdgeMap:
         """The consumer fails with another producer too."""
         return any(edge.failures for edge in self.into(consumer) if edge.producer != producer)
 
+    def fails_beside(self, producer: str, consumer: str, *, is_out: IsOut) -> bool:
+        """The producer fails with another consumer too, which does not fail with others."""
+        edges = [e for e in self.out_of(producer) if e.consumer != consumer and not is_out(e.consumer)]
+        return any(
+            edge.avoided_at is not None
+            or (edge.failures > 0 and not self.fails_without(edge.consumer, producer))
+            for edge in edges
+        )
+
     def witness(self, producer: str, consumers: Iterable[str]) -> str:
         """Whose failure in a probe would tell most: who last did well with another producer."""
 

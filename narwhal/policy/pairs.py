@@ -7,10 +7,14 @@
 | a producer fails with two consumers | it is held and probed with one that pulls from it |
 | a probe across an edge was bad | the edge is avoided, the consumer is probed across another producer |
 | the same across two producers; across the only one | the consumer is ejected |
+| a probe of a producer was bad: no consumer could pull | the edge is avoided, it is probed with another one |
+| the same with one more that fails with it and well without; with the only one | the producer is ejected |
 | probes of its edges were bad with two producers, it works with none | held, probed across one |
 
-Accused: it is probed with another consumer; with the same one, and held, where there is no other. A consumer
-that says 429 is none, and one with whom the probe told nothing makes way for the next.
+Accused: it is probed with another consumer; with the same one, and held, where there is no other. A partner
+that says "later" and nothing else is asked last, for it will tell nothing yet, but while it is in nobody is
+convicted by the only other one: a producer is held meanwhile. A consumer with whom the probe told nothing
+makes way for the next.
 A producer that fails with all its consumers tells nothing of any of them, and an engine that is out, or was
 another process, nothing of its partners: neither what failed with it before nor what fails yet. Counting is
 `edges`' matter.
@@ -36,8 +40,8 @@ class Pairs:
 
     __slots__ = ("_busy", "_judgement", "edges", "taken_back")
 
-    def __init__(self, judgement: Judgement, edges: Edges, *, busy: Callable[[], Set[str]]) -> None:
-        """`busy`: who says 429 and nothing else now: a probe with one of them tells nothing."""
+    def __init__(self, judgement: Judgement, edges: Edges, *, busy: Callable[[float], Set[str]]) -> None:
+        """`busy`: who says "later" and nothing else now: a probe with one of them would tell nothing."""
         self.edges = edges
         self._judgement = judgement
         self._busy = busy
@@ -91,7 +95,7 @@ class Pairs:
         accused = self._blamed(self.edges.map.known(peer, iid), now) if peer in fail_anyway else NOTHING
         with_two = len(failed) - len(fail_anyway) >= PARTNERS
         own = with_two or self.edges.map.failing_producers(iid, self._is_out)
-        another = self.edges.map.best_producer(iid, self._live(Leg.PREFILL, {iid, *failed}))
+        another = self._best_producer(iid, {iid, *failed}, now=now)
         reason = f"a probe across {peer} failed, which may be the pair's fault"
         if another and not own:
             asked: Effects = checks.ask_from(iid, reason=reason, producers=(another, peer), now=now)
@@ -101,12 +105,25 @@ class Pairs:
             asked = self._judgement.step(evidence, now)
         return (*told, *accused, *asked)
 
-    def told_nothing(self, evidence: InferenceProbed) -> None:
+    def pull_failed(self, evidence: InferenceProbed, now: float) -> Effects:
+        """As `across_failed`, of a suspect producer: with two consumers, or the only one, it is its own."""
+        producer, consumer = evidence.iid, evidence.consumer
+        another = self._best_consumer(producer, {producer, consumer}, now=now)
+        if not another or self.edges.map.fails_beside(producer, consumer, is_out=self._is_out):
+            return self._judgement.step(evidence, now)
+        edge = self.edges.probed(producer, consumer, outcome=ProbeOutcome.BAD, now=now)
+        told = self._avoided((edge,) if edge is not None else ())
+        reason = f"{consumer} could not pull its KV, which may be the pair's fault"
+        checks = self._judgement.standings.checks
+        return (*told, *checks.ask_with(producer, reason=reason, consumer=another, now=now))
+
+    def told_nothing(self, evidence: InferenceProbed, now: float) -> None:
         """Of a suspect producer, as where its consumer is busy: the next probe is with another one."""
-        producer = evidence.iid
-        live = self._live(Leg.DECODE, {producer, evidence.consumer})
-        if live:
-            other = self.edges.map.best_consumer(producer, live) or self.edges.map.witness(producer, live)
+        producer, but = evidence.iid, {evidence.iid, evidence.consumer}
+        other = self._best_consumer(producer, but, now=now)
+        if not other and (live := self._live(Leg.DECODE, but)):
+            other = self.edges.map.witness(producer, live)
+        if other:
             self._judgement.standings.checks.across(producer, other)
 
     def lost_its_partner(self, evidence: InferenceProbed) -> bool:
@@ -117,9 +134,19 @@ class Pairs:
         return self._judgement.standings.is_out(iid)
 
     def _live(self, leg: Leg, but: Set[str]) -> list[str]:
-        """Who may take that leg of a probe and would, sorted."""
+        """Who may take that leg of a probe, sorted."""
         able = self._judgement.standings.able.get(leg, frozenset())
-        return sorted(iid for iid in able - but - self._busy() if not self._is_out(iid))
+        return sorted(iid for iid in able - but if not self._is_out(iid))
+
+    def _best_producer(self, consumer: str, but: Set[str], *, now: float) -> str:
+        """The best one to probe that consumer with, a busy one where there is no other; "" without any."""
+        live, busy, best = self._live(Leg.PREFILL, but), self._busy(now), self.edges.map.best_producer
+        return best(consumer, [iid for iid in live if iid not in busy]) or best(consumer, live)
+
+    def _best_consumer(self, producer: str, but: Set[str], *, now: float) -> str:
+        """The mirror image."""
+        live, busy, best = self._live(Leg.DECODE, but), self._busy(now), self.edges.map.best_consumer
+        return best(producer, [iid for iid in live if iid not in busy]) or best(producer, live)
 
     def crossed_well(self, evidence: InferenceProbed, now: float) -> Effects:
         """What that shows of other edges that share an end, too."""
@@ -162,13 +189,15 @@ class Pairs:
 
     def _accused(self, edge: Edge | None, now: float) -> Effects:
         """The producer's own fault, if it fails with another consumer too. Where there is no other, the same
-        one decides, which does well with others; until then the producer is held."""
+        one decides, which does well with others; until then the producer is held, as it is while all others
+        ask for relief: it is of no use to anybody then, and no answer may come for long."""
         if edge is None or not self.edges.accuses(edge) or self._is_out(edge.consumer):
             return NOTHING
         producer, consumer = edge.producer, edge.consumer
-        other = self.edges.map.best_consumer(producer, self._live(Leg.DECODE, {producer, consumer}))
+        other = self._best_consumer(producer, {producer, consumer}, now=now)
+        hold = not other or other in self._busy(now)
         reason = f"its KV handoffs fail on {consumer}, which does well with others"
-        return self._judgement.suspect(producer, reason, hold=not other, consumer=other or consumer, now=now)
+        return self._judgement.suspect(producer, reason, hold=hold, consumer=other or consumer, now=now)
 
     # --- edges -----------------------------------------------------------------------------------
 

@@ -139,6 +139,28 @@ def test_a_producer_with_bad_handoffs_beside_a_sound_one_costs_no_consumer_its_p
     site.ejected_were({"e0"})
 
 
+def test_an_edge_is_the_pairs_matter_though_the_other_producer_asks_for_relief(site: Site) -> None:
+    """A single 429 is no reason not to ask it: nobody else could clear the consumer."""
+    producer = site.producer_of("e3")
+    (other,) = set(PRODUCERS) - {producer}
+    before = site.engine(other).stats()["legs"]["prefill"]
+    site.engine(other).order("status", leg="prefill", status=429, retry_after=5, count=1)
+
+    def asks() -> bool:
+        site.ask_at_once(3)
+        return bool(site.engine(other).stats()["legs"]["prefill"] > before)
+
+    eventually(asks, what="it asks for relief")
+    site.break_edge(producer, "e3")
+
+    def settled() -> bool:
+        site.ask()
+        return bool(site.told("edge_avoided")) and not site.router.state()["quarantined"]
+
+    eventually(settled, what="the edge is avoided")
+    assert site.told("ejection") == []
+
+
 def test_a_consumer_that_fails_with_every_producer_is_out(site: Site) -> None:
     """It does well alone, so a probe of its own proves nothing."""
     for producer in PRODUCERS:

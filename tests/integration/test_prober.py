@@ -259,11 +259,16 @@ async def test_a_suspect_producer_is_judged_by_who_pulls_from_it():
         assert (await probe()).outcome is GOOD
         assert made.engine(0).ledger.pulled == 1
         made.order(0, "handoff", variant="unknown_engine")
-        assert (await probe()).outcome is BAD, "nobody can pull from it, and the consumer is well"
+        probed = await probe()
+        assert probed.outcome is BAD, "nobody can pull from it, and the consumer is well"
+        assert (probed.own_leg, probed.status) == (False, 0), "the consumer's status is not its own"
         made.order(1, "status", status=500)
         assert (await probe()).outcome is INCONCLUSIVE, "the consumer is ill by itself"
         made.order(0, "status", status=500)
-        assert (await probe()).outcome is BAD, "its own leg fails already"
+        probed = await probe()
+        assert (probed.outcome, probed.own_leg, probed.status) == (BAD, True, 500), (
+            "its own leg fails already"
+        )
 
 
 async def test_probes_load_engines_as_traffic_does_and_the_books_say_so():

@@ -171,7 +171,7 @@ def test_nor_of_the_edge_and_it_is_told_of_itself_if_it_is_still_down(error: Eng
 @failed_pulls
 def test_a_pull_that_failed_is_the_producers_and_the_consumers_status_is_not(error: EngineError) -> None:
     shown = asyncio.run(judged(Pulls(error).produce("p0", "d0"), "p0"))
-    assert shown == Shown(ProbeOutcome.BAD, f"d0 could not pull its KV: {error}")
+    assert shown == Shown(ProbeOutcome.BAD, f"d0 could not pull its KV: {error}", pull=True)
     assert edge_probed(Pulls(error)) == [EdgeProbed("p0", "d0", ProbeOutcome.BAD, str(error))]
 
 

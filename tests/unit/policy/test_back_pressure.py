@@ -142,3 +142,13 @@ def test_it_is_nothing_but_429_only_while_they_come(asked_s: float | None, pause
         pressure.failed(asks(asked_s), NOW + times * pause_s)
     assert pressure.failed(asks(asked_s), NOW + 3 * pause_s) != ""
     assert [late.failed(asks(asked_s), NOW + times * (pause_s + 0.1)) for times in range(4)] == [""] * 4
+
+
+@pytest.mark.parametrize(("asked_s", "pause_s"), [(None, 15.0), (40.0, 45.0), (500.0, 65.0)])
+def test_whoever_said_429_once_is_saturated_for_as_long_and_then_nobody_knows(
+    asked_s: float | None, pause_s: float
+) -> None:
+    pressure = machine()
+    pressure.failed(asks(asked_s), NOW)
+    assert set(pressure.saturated(NOW + pause_s)) == set(pressure.counted) == {"e0"}
+    assert set(pressure.saturated(NOW + pause_s + 0.1)) == set(pressure.counted) == set()

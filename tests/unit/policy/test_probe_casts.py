@@ -112,12 +112,116 @@ def accused(court: Court) -> list[ProbeWanted]:
     return probes(court(lost("d0", "p1")))
 
 
-def test_a_consumer_that_says_nothing_but_429_is_not_asked_to_pull() -> None:
+def asked_next(court: Court) -> ProbeWanted:
+    """At the pace of probes."""
+    for _ in range(10):
+        court.now += 1
+        for one in probes(list(court.blame.tick(court.now))):
+            if one.kind is ProbeKind.INFERENCE:
+                return one
+    raise AssertionError("nobody looks again")
+
+
+@pytest.mark.parametrize("told", ["before", "after"])
+def test_a_producer_is_not_convicted_by_the_only_consumer_that_is_not_busy(told: str) -> None:
+    """Its other edge may be well, which nobody knows before the busy one answers."""
+    court = Court()
+    court(*[busy("d1")] * (told == "before"))
+    assert accused(court) == [ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d1")]
+    assert court.held == ({"p1": "inference"} if told == "before" else {}), "it is of no use to anybody"
+    court(InferenceProbed("p1", ProbeOutcome.INCONCLUSIVE, detail="status 429", consumer="d1"))
+    assert asked_next(court).consumer == "d0"
+    assert probes(court(InferenceProbed("p1", BAD, consumer="d0"))) == [
+        ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d1")
+    ]
+    assert (court.out, court.avoided) == ((), {"p1": {"d0"}})
+    court(InferenceProbed("p1", GOOD, consumer="d1"))
+    assert (court.out, court.held, court.avoided) == ((), {}, {"p1": {"d0"}})
+
+
+def test_it_is_when_the_busy_one_answers_that_it_fails_too() -> None:
     court = Court()
     court(busy("d1"))
-    assert accused(court) == [ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d0")]
+    accused(court)
+    court(InferenceProbed("p1", BAD, consumer="d0"), InferenceProbed("p1", BAD, consumer="d1"))
+    assert (court.out, court.avoided) == (("p1",), {"p1": {"d0"}})
+
+
+def test_and_when_the_busy_one_is_out_for_saying_nothing_else() -> None:
+    court = Court()
+    accused(court)
+    court(InferenceProbed("p1", ProbeOutcome.INCONCLUSIVE, detail="status 429", consumer="d1"))
+    for _ in range(4):
+        court(busy("d1"))
+        court.now += 10
+    court(
+        InferenceProbed("p1", BAD, consumer="d0"), InferenceProbed("d1", BAD, detail="status 429", status=429)
+    )
+    assert court.out == ("d1",)
     court(InferenceProbed("p1", BAD, consumer="d0"))
-    assert court.out == ("p1",)
+    assert court.out == ("d1", "p1"), "nobody else is left to ask"
+
+
+@pytest.mark.parametrize(("status", "own_leg"), [(500, False), (0, True)])
+def test_its_own_leg_convicts_it_whoever_was_to_pull(status: int, own_leg: bool) -> None:
+    court = Court()
+    court(busy("d1"))
+    accused(court)
+    court(InferenceProbed("p1", BAD, "", "no handoff", status, "d1", own_leg=own_leg))
+    assert (court.out, court.avoided) == (("p1",), {})
+
+
+def test_legs_that_failed_on_another_consumer_count_unless_it_fails_with_anybody() -> None:
+    for fails_anyway in (False, True):
+        court = Court()
+        able = {Leg.PREFILL: frozenset({"p0", "p1"}), Leg.DECODE: frozenset({"d0", "d1", "d2"})}
+        court.judgement.standings.able = able
+        court(*[lost("d1", "p0")] * fails_anyway, lost("d0", "p1"), lost("d1", "p1"), lost("d0", "p1"))
+        court(InferenceProbed("p1", BAD, consumer="d0"))
+        assert court.out == (() if fails_anyway else ("p1",))
+
+
+def test_partners_that_are_not_busy_are_asked_first() -> None:
+    court = Court()
+    court(busy("d1"))
+    able = {Leg.PREFILL: frozenset({"p0", "p1", "p2"}), Leg.DECODE: frozenset({"d0", "d1", "d2"})}
+    court.judgement.standings.able = able
+    court(lost("d0", "p1"), lost("d0", "p1"), LegSucceeded("d0", Leg.DECODE, "p0"))
+    assert probes(court(lost("d0", "p1"))) == [ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d2")]
+    assert court.held == {}
+    court(busy("p1"), *[lost("d1", "p0")] * 3)
+    assert probes(court(InferenceProbed("d1", BAD, "p0", "silent"))) == [
+        ProbeWanted(ProbeKind.INFERENCE, "d1", "p2")
+    ]
+
+
+@pytest.mark.parametrize("ago_s", [1.0, 3600.0])
+def test_a_consumer_is_not_convicted_while_the_other_producer_is_busy(ago_s: float) -> None:
+    court = Court()
+    court.judgement.standings.able = {
+        Leg.PREFILL: frozenset({"p0", "p1"}),
+        Leg.DECODE: frozenset({"d0", "d1"}),
+    }
+    court(busy("p1"))
+    court.now += ago_s
+    court(*[lost("d0", "p0")] * 3)
+    asked = probes(court(InferenceProbed("d0", BAD, "p0", "silent")))
+    assert asked == [ProbeWanted(ProbeKind.INFERENCE, "d0", "p1")]
+    for _ in range(3):
+        court(InferenceProbed("d0", ProbeOutcome.INCONCLUSIVE, "p1", "p1: status 429"))
+        assert asked_next(court).producer == "p0"
+        assert probes(court(InferenceProbed("d0", BAD, "p0", "silent"))) == asked
+        assert (court.out, court.held) == ((), {"d0": "inference"})
+    court(InferenceProbed("d0", GOOD, "p1"))
+    assert (court.out, court.held, court.avoided) == ((), {}, {"p0": {"d0"}})
+
+
+def test_a_429_that_is_long_over_makes_nobody_the_last_choice() -> None:
+    court = Court()
+    court(busy("d1"))
+    court.now += 3600
+    assert accused(court) == [ProbeWanted(ProbeKind.INFERENCE, "p1", consumer="d1")]
+    assert court.held == {}
 
 
 def test_one_with_whom_the_probe_told_nothing_makes_way_for_the_next() -> None:
