@@ -11,6 +11,7 @@
 | free | restored | owed, due at once |
 | owed | ask | owed, with more producers |
 | owed across an edge | a good local probe, as one begun before | owed and asked: it proves no transfer |
+| owed with a consumer that is out | asked again | with another one, which alone proves a transfer |
 | owed | due at `now` | owed and asked, due again after its pause: no answer delays, it loses nothing |
 | owed | inconclusive | owed, due after its pause |
 | owed | settled | free |
@@ -65,7 +66,7 @@ class Owed:
 class Checks:
     """What is owed, one entry an engine and kind."""
 
-    __slots__ = ("_is_out", "_number", "_owed", "_pace", "_rests", "relapses")
+    __slots__ = ("_is_out", "_number", "_owed", "_pace", "_rests", "relapses", "stand_in")
 
     def __init__(self, *, pace: Pace, is_out: Callable[[str], bool]) -> None:
         """`pace`: from one inference probe of an engine to the next. `is_out`: an ejected engine takes no
@@ -76,6 +77,8 @@ class Checks:
         self._rests: dict[str, float] = {}
         """Held engine to when its inference probe may be asked."""
         self.relapses = Relapses()
+        self.stand_in: Callable[[str, float], str] = lambda iid, now: ""
+        """Who is to pull its KV where the consumer that was named is out, "" = nobody can; set by `pairs`."""
         self._owed: dict[ProbeKind, dict[str, Owed]] = {ProbeKind.HEALTH: {}, ProbeKind.INFERENCE: {}}
 
     # --- what is ---------------------------------------------------------------------------------
@@ -269,6 +272,8 @@ class Checks:
             owed.due_at = rest
             return ()
         owed.due_at = self._next(kind, now)
+        if owed.consumer and self._is_out(owed.consumer):
+            owed.consumer = self.stand_in(iid, now)
         wanted = self._wanted(kind, iid, owed=owed)
         owed.turn += 1
         self._number += 1

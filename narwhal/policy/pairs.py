@@ -45,6 +45,7 @@ class Pairs:
         self.edges = edges
         self._judgement = judgement
         self._busy = busy
+        judgement.standings.checks.stand_in = self._next_consumer
         self.taken_back: Callable[[Counted, int], None] = lambda counted, times: None
 
     # --- legs ------------------------------------------------------------------------------------
@@ -119,12 +120,15 @@ class Pairs:
 
     def told_nothing(self, evidence: InferenceProbed, now: float) -> None:
         """Of a suspect producer, as where its consumer is busy: the next probe is with another one."""
-        producer, but = evidence.iid, {evidence.iid, evidence.consumer}
-        other = self._best_consumer(producer, but, now=now)
-        if not other and (live := self._live(Leg.DECODE, but)):
-            other = self.edges.map.witness(producer, live)
+        other = self._next_consumer(evidence.iid, now, but=evidence.consumer)
         if other:
-            self._judgement.standings.checks.across(producer, other)
+            self._judgement.standings.checks.across(evidence.iid, other)
+
+    def _next_consumer(self, producer: str, now: float, *, but: str = "") -> str:
+        """One whose edge is avoided too, where there is no other; "" without any."""
+        not_these = {producer, but}
+        best, live = self._best_consumer(producer, not_these, now=now), self._live(Leg.DECODE, not_these)
+        return best or (self.edges.map.witness(producer, live) if live else "")
 
     def lost_its_partner(self, evidence: InferenceProbed) -> bool:
         """Whoever it was made with is out by now: what it showed may be that one's doing."""

@@ -216,6 +216,27 @@ def test_a_consumer_is_not_convicted_while_the_other_producer_is_busy(ago_s: flo
     assert (court.out, court.held, court.avoided) == ((), {}, {"p0": {"d0"}})
 
 
+@pytest.mark.parametrize("gone", ["ejected", "drained"])
+@pytest.mark.parametrize("answer", [BAD, ProbeOutcome.INCONCLUSIVE, None])
+def test_another_consumer_stands_in_for_one_that_is_out(gone: str, answer: ProbeOutcome | None) -> None:
+    """A local probe, which the producer passes, would free it."""
+    court = Court()
+    court(busy("d1"))
+    accused(court)
+    court(InferenceProbed("p1", BAD, consumer="d0"))
+    if gone == "drained":
+        court.judgement.standings.set_drained(frozenset({"d1"}))
+    else:
+        court.judgement.standings.eject("d1", "it is dead", now=court.now)
+    if answer is not None:
+        (asked,) = probes(court(InferenceProbed("p1", answer, consumer="d1")))
+    else:
+        asked = asked_next(court)
+    assert (asked.iid, asked.consumer) == ("p1", "d0")
+    court(InferenceProbed("p1", BAD, consumer="d0"))
+    assert "p1" in court.out
+
+
 def test_a_429_that_is_long_over_makes_nobody_the_last_choice() -> None:
     court = Court()
     court(busy("d1"))
