@@ -309,6 +309,34 @@ class Blamed(Books):
         if outcome is not ProbeOutcome.BAD or moot:
             assert not ejected
 
+    @rule(producer=producers, consumer=consumers, outcome=outcomes, own_leg=st.booleans())
+    def a_producer_is_probed(
+        self, producer: str, consumer: str, outcome: ProbeOutcome, own_leg: bool
+    ) -> None:
+        """A pull that fails convicts it only where another edge of it is in trouble, or nobody else is in."""
+        self.asked_at[producer, consumer] = self.now
+        out = set(self.fleet.standings.ejected())
+        troubled = (
+            {edge.consumer for edge in self.fleet.edges(self.now) if edge.producer == producer}
+            - out
+            - {consumer}
+        )
+        left = set(self.fleet.standings.engines) - out - {producer, consumer}
+        effects = self.step(
+            InferenceProbed(producer, outcome, "", "seen", consumer=consumer, own_leg=own_leg)
+        )
+        if outcome is ProbeOutcome.GOOD:
+            self.forget_brought(producer)
+            self.forget_brought(consumer, producer=producer)
+            self.disproved(producer)
+            if self.refused.pop(producer, None):
+                self.proved_at[producer] = self.now
+        ejected = [one for one in effects if isinstance(one, Told) and one.kind == "ejection"]
+        if ejected:
+            assert outcome is ProbeOutcome.BAD
+            assert consumer not in out
+            assert own_leg or troubled or not left
+
     @rule(
         iid=anyone, leg=st.sampled_from((Leg.PREFILL, Leg.DECODE)), waited_s=st.sampled_from((1.0, 6.0, 20.0))
     )
