@@ -126,8 +126,8 @@ class EngineCall:
 class EngineReply:
     """A whole answer, whatever its status. Header names are lower case.
 
-    `not_before` (Clock.now): nothing of it had come by then, so the engine may have made it as early as that,
-    however late it was read. -inf: nobody noted it.
+    `not_before` (Clock.now): the engine may have made it as early as that, however late it was read, for
+    nothing of it had come by then, or its `date` told of an earlier moment. -inf: nobody noted it.
     """
 
     status: int

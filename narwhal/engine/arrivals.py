@@ -11,7 +11,8 @@ since, and the answer to a call came after the call was sent.
 | stands still, anywhere in that | t is older by as much: sooner than true, never later |
 | no call is open | no timer |
 
-The time is Clock.now, not the loop's, which does not count a suspended host.
+The time is Clock.now, not the loop's, which does not count a suspended host. What an answer met before it was
+in our socket nobody sees here: of that its `date` tells (`engine/dates.py`).
 """
 
 from __future__ import annotations
@@ -20,18 +21,23 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
+from narwhal.engine.dates import AnswerDates
+
 TICK_S = 0.1
 """So much younger than told is an answer that a running loop reads, at most."""
 
 
 class Arrivals:
-    """For the calls of one client, on its loop. `now` is Clock.now."""
+    """For the calls of one client, on its loop. `now` is Clock.now; `dates` compares what engines write."""
 
-    __slots__ = ("_handle", "_loop", "_now", "_open", "_read_until")
+    __slots__ = ("_handle", "_loop", "_open", "_read_until", "dates", "now")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, now: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, now: Callable[[], float], *, dates: AnswerDates | None = None
+    ) -> None:
         self._loop = loop
-        self._now = now
+        self.now = now
+        self.dates = AnswerDates() if dates is None else dates
         self._open = 0
         self._read_until = -inf
         """What came by then has been read."""
@@ -42,7 +48,7 @@ class Arrivals:
         self._open += 1
         if self._handle is None:
             self._handle = self._loop.call_later(TICK_S, self._tick)
-        return self._now()
+        return self.now()
 
     def end(self) -> None:
         self._open -= 1
@@ -58,7 +64,7 @@ class Arrivals:
     # run before the sockets are looked at or what they had is handed on; the second does not.
 
     def _tick(self) -> None:
-        self._handle = self._loop.call_soon(self._look, self._now())
+        self._handle = self._loop.call_soon(self._look, self.now())
 
     def _look(self, at: float) -> None:
         self._handle = self._loop.call_soon(self._looked, at)

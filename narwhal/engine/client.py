@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from narwhal.clock import SystemClock
 from narwhal.engine.arrivals import Arrivals
 from narwhal.engine.connection import Connection
+from narwhal.engine.dates import AnswerDates
 from narwhal.engine.exchange import Exchange, Fetch
 from narwhal.engine.patience import patience
 from narwhal.engine.pool import IdleConnections, Seats
@@ -69,9 +70,10 @@ class LeanClient:
         """Time limits of calls end later by what our own loop missed of them."""
         self._wheel.stood_still_s = stood_still_s
 
-    def date_by(self, now: Callable[[], float]) -> None:
-        """What answers tell of their age is on this clock; before the first call."""
-        self._arrivals = Arrivals(self._loop, now)
+    def date_by(self, now: Callable[[], float], dates: AnswerDates | None = None) -> None:
+        """What answers tell of their age is on this clock; before the first call. `dates`: what other clients
+        of the same engines have seen counts too."""
+        self._arrivals = Arrivals(self._loop, now, dates=dates)
 
     def pool(self) -> PoolView:
         return PoolView(limit=self._seats.size, busy=self._seats.taken, waiting=self._seats.waiting)

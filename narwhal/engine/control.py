@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from narwhal.engine.client import ClientSettings, LeanClient, no_epoch
+from narwhal.engine.dates import AnswerDates
 from narwhal.engine.pool import Seats
 from narwhal.engine.refusal import raise_if_stale
 from narwhal.engine.target import Stamp
@@ -49,9 +50,9 @@ class LeanControl:
         """As LeanClient's."""
         self._client.allow_for(stood_still_s)
 
-    def date_by(self, now: Callable[[], float]) -> None:
+    def date_by(self, now: Callable[[], float], dates: AnswerDates | None = None) -> None:
         """As LeanClient's."""
-        self._client.date_by(now)
+        self._client.date_by(now, dates)
 
     async def get(self, iid: str, path: str, *, timeout_s: float) -> EngineReply:
         return await self._ask(iid, f"GET {path}", body=b"", timeout_s=timeout_s)

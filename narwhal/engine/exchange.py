@@ -38,12 +38,13 @@ class Exchange(Generic[Result]):
     `started`: a byte of the answer has come. `last_read_at`: loop time of the newest read. `total_due`:
     loop time at which the whole call ends, set by the client, whose waits count too; None without one.
     `verbatim`: takes the reads from here on as long as the connection stands between two chunks.
-    `arrivals`: dates the answer, None where its age means nothing; `not_before`: its date (Clock.now).
+    `arrivals`: dates the answer, None where its age means nothing; `sent_at`, `not_before`: when it was sent
+    for and when its first byte may have come (Clock.now).
     """
 
     __slots__ = (
         "_reused", "arrivals", "bucket", "call", "connection", "done", "head", "last_read_at", "loop",
-        "not_before", "started", "total_due", "verbatim",
+        "not_before", "sent_at", "started", "total_due", "verbatim",
     )  # fmt: skip
 
     def __init__(self, call: EngineCall, loop: asyncio.AbstractEventLoop) -> None:
@@ -59,7 +60,7 @@ class Exchange(Generic[Result]):
         self.bucket: int | None = None
         self.verbatim: Verbatim | None = None
         self.arrivals: Arrivals | None = None
-        self.not_before = -inf
+        self.sent_at = self.not_before = -inf
 
     def again(self) -> Self:
         """The same exchange before anything has happened, with its total still running."""
@@ -72,7 +73,7 @@ class Exchange(Generic[Result]):
         self._reused = connection.reused
         self.last_read_at = self.loop.time()
         if self.arrivals is not None:
-            self.not_before = self.arrivals.begin()
+            self.sent_at = self.not_before = self.arrivals.begin()
 
     def on_head(self, head: Head) -> None:
         self.head = head
@@ -139,7 +140,7 @@ class Fetch(Exchange[EngineReply]):
     """Collects a whole answer, at most `limit` bytes of body.
 
     The age of the answer is that of its first byte: what the engine made may be as old, though its end came
-    late.
+    late. It is older where its head was written earlier.
     """
 
     __slots__ = ("_body", "_limit", "_size")
@@ -158,6 +159,14 @@ class Fetch(Exchange[EngineReply]):
         fresh = type(self)(self.call, self.loop, limit=self._limit, arrivals=self.arrivals)
         fresh.total_due = self.total_due
         return fresh
+
+    def on_head(self, head: Head) -> None:
+        self.head = head
+        date, arrivals = head.headers.get("date"), self.arrivals
+        if date is not None and arrivals is not None:
+            self.not_before = arrivals.dates.written(
+                self.call.iid, date, sent_at=self.sent_at, came=self.not_before, now=arrivals.now()
+            )
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)

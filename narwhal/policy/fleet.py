@@ -45,6 +45,7 @@ from narwhal.policy.resume import FleetLikeness
 from narwhal.policy.roles import EngineSight
 from narwhal.policy.split import Split
 from narwhal.policy.travel import TAKEOVER, Machines, Opening, Travel
+from narwhal.policy.troubles import Troubles
 from narwhal.policy.upkeep import Upkeep
 
 FIRST_TOKEN_MISSED = "stream:first_token"
@@ -63,12 +64,8 @@ class Fleet:
     def __init__(self, settings: FleetConfig, profiles: Mapping[str, EngineProfile]) -> None:
         self._specs = {spec.iid: spec for spec in sorted(settings.engines, key=attrgetter("iid"))}
         self.split = Split(self._specs.values(), settings.controller)
-        self.accounts = Accounts(
-            self._specs,
-            profiles,
-            slo=settings.slo,
-            serving=settings.serving,
-        )
+        self.accounts = Accounts(self._specs, profiles, slo=settings.slo, serving=settings.serving)
+        self.troubles = Troubles()
         self._loads = self.accounts.loads
         self._judgement = Judgement(
             self._specs,
@@ -217,6 +214,7 @@ class Fleet:
         """Takes one piece of evidence; what is to be told and looked at because of it."""
         if type(evidence) is LegFailed and evidence.way == FIRST_TOKEN_MISSED:
             self.split.risk.note(Risk.FIRST_TOKEN_TIMEOUT, now)
+        self.troubles.note(evidence, now)
         judged = (*self._blame.step(evidence, now), *self.identification.step(evidence, now))
         return (*judged, *self._outage.look(now))
 

@@ -77,7 +77,6 @@ class Probing:
         sidecars = sidecar_control(config.engines, config.engine)
         for pool in (parts.control, sidecars):
             pool.allow_for(parts.stood_still_s)
-            pool.date_by(parts.clock.now)
         self._identities = EngineIdentities(config.engines, parts.control, sidecars=sidecars)
         legs = ProbeLegs(
             parts.control,

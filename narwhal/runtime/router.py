@@ -22,6 +22,7 @@ from narwhal.cluster.assembly import Owned
 from narwhal.cluster.state import Identity
 from narwhal.engine.client import ClientSettings, LeanClient
 from narwhal.engine.control import LeanControl
+from narwhal.engine.dates import AnswerDates
 from narwhal.engine.dialect import make_dialect
 from narwhal.model.engine import EngineProfile
 from narwhal.model.monitoring import STAGES, PoolView
@@ -111,7 +112,8 @@ class Router:
             stamp=self.control.leg_stamp,
         )
         self.client.allow_for(self.lag.stood_still_s)
-        self.client.date_by(clock.now)
+        dates = AnswerDates()
+        self.client.date_by(clock.now, dates)
         self.probes = LeanControl(
             config.engines,
             connections=config.engine.control_connections,
@@ -119,6 +121,7 @@ class Router:
             api_key=setting.api_key,
             stamp=self.control.probe_stamp,
         )
+        self.probes.date_by(clock.now, dates)
         self.judge = Judge(
             self.fleet,
             gate=self.control.gate,

@@ -135,6 +135,9 @@ class Attempt:
         except (asyncio.CancelledError, RequestExpired):
             self._left(producer, entry, sent_at=entry.sent_at)
             raise
+        if self._fleet.troubles.since(producer.iid, entry.sent_at):
+            # It, or the way to it, stood still in this prefill: its answer may be as old as the question.
+            descriptor.since = min(descriptor.since, entry.sent_at)
         self._witness.succeeded(producer.iid, Leg.PREFILL, remote_engine_id=descriptor.producer)
         return descriptor
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -129,7 +132,8 @@ class Exchange:
             self._connection.write(data)
 
     def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
-        lines = [f"HTTP/1.1 {status} {_phrase(status)}", "server: narwhal-simulate"]
+        date = _date(int(time.time()))
+        lines = [f"HTTP/1.1 {status} {_phrase(status)}", date, "server: narwhal-simulate"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if not self._keep_alive:
             lines.append("connection: close")
@@ -144,6 +148,12 @@ class Exchange:
         if not self.done:
             self._leave()
             self._connection.finished(keep_alive=self._keep_alive)
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    """As vLLM's server sends it: the whole second in which the head is written."""
+    return f"date: {formatdate(second, usegmt=True)}"
 
 
 def _phrase(status: int) -> str:

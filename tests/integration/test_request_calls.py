@@ -33,7 +33,7 @@ from tests.support.ticking import TickingClock
 
 CALLS_A_REQUEST = 356
 """Streamed, one token, two legs, nobody in trouble: 340 to 350, by how the packets come. Nine of them look at
-the types of the events that are decoded, four date the answer of the prefill."""
+the types of the events that are decoded, six date the answer of the prefill."""
 CALLS_A_GOOD_LEG = {Leg.PREFILL: 3, Leg.DECODE: 4}
 """The judge, the look-up, and what is noted of its process or of the edge that it crossed."""
 REQUESTS = 41

@@ -34,6 +34,7 @@ def wired(config: FleetConfig, *, connections: int = 16) -> Wired:
     clock, gate, recorder, metrics = TickingClock(), LocalGate(), MemoryRecorder(), RouterMetrics()
     fleet = Fleet(config, {})
     control = LeanControl(config.engines, connections=connections, connect_timeout_s=1.0)
+    control.date_by(clock.now)
     judge = Judge(fleet, gate=gate, recorder=recorder, metrics=metrics, clock=clock)
     parts = ProbingParts(
         control,

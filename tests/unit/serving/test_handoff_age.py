@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 from narwhal.cluster.local import LocalGate
 from narwhal.engine.dialect import make_dialect
 from narwhal.errors import EngineUnreachable, HandoffExpired, NarwhalError
-from narwhal.model.evidence import LegFailed
+from narwhal.model.engine import Leg
+from narwhal.model.evidence import Evidence, FailureClass, LegFailed, LivenessSwept, ProbeOutcome
 from narwhal.model.placement import Demand
 from narwhal.model.request import Deadline
 from narwhal.monitor.probe_legs import own_request
@@ -51,16 +54,19 @@ ANSWER = {"choices": [{"index": 0, "text": "x", "finish_reason": "length"}], "kv
 
 class Engines:
     """`ports.EngineClient`: the answer of a prefill is read `read_s` after it may have come, the decode may
-    leave `waited_s` after that. `sent`: decodes that left; each is lost then."""
+    leave `waited_s` after that. `sent`: decodes that left; each is lost then. `meanwhile` is called while the
+    prefill is under way."""
 
     def __init__(self, clock: TickingClock, *, read_s: float, waited_s: float = 0.0) -> None:
         self.sent = 0
         self._clock = clock
         self._read_s, self._waited_s = read_s, waited_s
+        self.meanwhile: Callable[[], object] = lambda: None
 
     async def fetch(self, call: EngineCall) -> EngineReply:
         assert call.permit is not None
         call.permit()
+        self.meanwhile()
         self._clock.now_s = CAME_S + self._read_s
         return EngineReply(200, {}, json.dumps(ANSWER).encode(), not_before=CAME_S)
 
@@ -155,6 +161,32 @@ def test_a_bound_of_the_fleet_file_counts_from_the_same_moment(
     rig = Rig(read_s=read_s, handoff_timeout_s=bound_s)
     asyncio.run(rig.run())
     assert rig.engines.sent == leaves
+
+
+MISSED = LivenessSwept("p0", ProbeOutcome.BAD, "no answer")
+LOST = LegFailed("p0", Leg.PREFILL, FailureClass.CONNECTION, "connection:connect", "refused")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "at_s", "leaves"),
+    [
+        (MISSED, SENT_S, False),
+        (MISSED, CAME_S, False),
+        (MISSED, SENT_S - 0.1, True),
+        (LOST, CAME_S, False),
+        (replace(MISSED, outcome=ProbeOutcome.GOOD), CAME_S, True),
+        (replace(MISSED, iid="p1"), CAME_S, True),
+    ],
+)
+def test_it_counts_from_the_sending_where_its_producer_gave_no_answer_since(
+    evidence: Evidence, at_s: float, leaves: bool
+) -> None:
+    """Ten seconds passed until nothing had come yet, sixteen until the decode."""
+    rig = Rig(read_s=16.0)
+    rig.engines.meanwhile = lambda: rig.fleet.step(evidence, at_s)
+    asyncio.run(rig.run())
+    assert rig.engines.sent == leaves
+    assert rig.held(SENT_S + 30.0) == ((1, 0) if leaves else (0, 1))
 
 
 def test_a_handoff_that_is_too_old_is_nobodys_fault() -> None:
