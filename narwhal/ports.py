@@ -295,8 +295,9 @@ class Dialect(Protocol):
         """Always streaming, usage always asked for. None: decode on the producer itself."""
 
     def read_decode(self, reply: EngineReply, iid: str) -> None:
-        """Judges a decode leg that was collected whole. Raises EngineRefused or StreamBroken unless it is a
-        stream with output that came to its clean end: a good finish reason, then the terminal marker."""
+        """Judges a decode leg of `/v1/completions` that was collected whole. Raises EngineRefused or
+        StreamBroken unless it is a stream with output that came to its clean end: a good finish reason, then
+        the terminal marker."""
 
     def tokenize_body(self, request: InferenceRequest) -> bytes:
         """Body of `POST /tokenize` for a text or chat request."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+from narwhal.model.request import Api
+
 Types = tuple[type, ...]
 Fields = Mapping[str, Types]
 
@@ -46,6 +48,9 @@ _TOOL_CALL: Fields = {
 }
 _FUNCTION: Fields = {"name": _MAYBE_TEXT, "arguments": _MAYBE_TEXT}
 
+_SAYS: Mapping[str, tuple[str, str]] = {Api.COMPLETIONS: ("text", "delta"), Api.CHAT: ("delta", "text")}
+"""By route: the field that holds what an event says, and that of the other route."""
+
 _WORDS: Mapping[type, str] = {
     str: "a string",
     bool: "a boolean",
@@ -57,8 +62,11 @@ _WORDS: Mapping[type, str] = {
 }
 
 
-def wrong_shape(document: Mapping[str, Any]) -> str:
-    """The first thing that is wrong with an event, with its place; "" for nothing."""
+def wrong_shape(document: Mapping[str, Any], route: str = "") -> str:
+    """The first thing that is wrong with an event, with its place; "" for nothing.
+
+    `route`: the path that was asked, of which alone its choices may be; "": of either.
+    """
     wrong = _wrong(document, _EVENT)
     if wrong:
         return wrong
@@ -66,14 +74,17 @@ def wrong_shape(document: Mapping[str, Any]) -> str:
     if usage and (wrong := _wrong(usage, _USAGE, at="usage.")):
         return wrong
     for number, choice in enumerate(document.get("choices") or ()):
-        if wrong := _wrong_choice(choice, f"choices[{number}]"):
+        if wrong := _wrong_choice(choice, f"choices[{number}]", route=route):
             return wrong
     return ""
 
 
-def _wrong_choice(choice: Any, at: str) -> str:
+def _wrong_choice(choice: Any, at: str, *, route: str) -> str:
     if type(choice) is not dict:
         return _told(at, (dict,), found=choice)
+    says = _SAYS.get(route)
+    if says and says[1] in choice and says[0] not in choice:
+        return f"{at} has {says[1]} for {says[0]}: it is of the other route"
     wrong = _wrong(choice, _CHOICE, at=at + ".")
     logprobs = choice.get("logprobs")
     if logprobs and not wrong:

@@ -42,8 +42,9 @@ def is_plain(event: bytes) -> bool:
     )
 
 
-def decode_event(raw: bytes) -> StreamEvent:
-    """Raises ValueError for data that is no JSON object, or whose tokens or counts are of a wrong type."""
+def decode_event(raw: bytes, route: str = "") -> StreamEvent:
+    """Raises ValueError for data that is no JSON object, whose tokens or counts are of a wrong type, or that
+    is of another `route` than was asked ("": of either)."""
     data = event_data(raw)
     if not data:
         return StreamEvent(EventKind.OTHER, raw)
@@ -54,7 +55,7 @@ def decode_event(raw: bytes) -> StreamEvent:
     if document.get("error") is not None or document.get("object") == "error":
         event.kind = EventKind.ERROR
         return event
-    if wrong := wrong_shape(document):
+    if wrong := wrong_shape(document, route):
         raise ValueError(wrong)
     event.usage = document.get("usage")
     _judge(event, document.get("choices"))

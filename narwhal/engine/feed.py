@@ -17,14 +17,16 @@ _OUTPUT = frozenset((EventKind.OUTPUT, EventKind.FINISH))
 class EventFeed:
     """One stream. `output_seen`: generated output has been handed on; `done`: DONE has.
 
-    `limit` is the most bytes of one event, `decode_all` says that nothing passes undecoded.
+    `route` is the path that was asked, `limit` the most bytes of one event, `decode_all` says that nothing
+    passes undecoded.
     """
 
-    __slots__ = ("_decode_all", "_iid", "_sink", "_splitter", "done", "output_seen")
+    __slots__ = ("_decode_all", "_iid", "_route", "_sink", "_splitter", "done", "output_seen")
 
-    def __init__(self, sink: StreamSink, iid: str, *, limit: int, decode_all: bool) -> None:
+    def __init__(self, sink: StreamSink, iid: str, *, route: str, limit: int, decode_all: bool) -> None:
         self._sink = sink
         self._iid = iid
+        self._route = route
         self._splitter = SseSplitter(limit)
         self._decode_all = decode_all
         self.output_seen = False
@@ -78,7 +80,7 @@ class EventFeed:
         decoded: list[StreamEvent] = []
         for raw in events:
             try:
-                event = decode_event(raw)
+                event = decode_event(raw, self._route)
             except ValueError as error:
                 return decoded, error
             decoded.append(event)

@@ -113,7 +113,9 @@ class _Leg:
         self.error: EngineError | None = None
         self.iid = call.call.iid
         self._call = call
-        self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
+        self._feed = EventFeed(
+            sink, call.call.iid, route=call.call.path, limit=limit, decode_all=call.decode_events
+        )
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._reading = False

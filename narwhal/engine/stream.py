@@ -41,7 +41,9 @@ class DecodeLeg(Exchange[None]):
     ) -> None:
         super().__init__(call.call, loop)
         self._remake = (call, sink, limit)
-        self._feed = EventFeed(sink, call.call.iid, limit=limit, decode_all=call.decode_events)
+        self._feed = EventFeed(
+            sink, call.call.iid, route=call.call.path, limit=limit, decode_all=call.decode_events
+        )
         self._silence_s = call.silence_s
         self._first_output_s = call.first_output_s
         self._heard_at = self.last_read_at

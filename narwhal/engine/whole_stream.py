@@ -8,15 +8,17 @@ from narwhal.engine.feed import EventFeed
 from narwhal.engine.sse import is_event_stream
 from narwhal.errors import StreamBroken
 from narwhal.model.decoding import CUT_FINISH
+from narwhal.model.request import Api
 from narwhal.ports import EngineReply, EventKind, LegFlow, StreamEvent
 
 
 def check_whole_stream(reply: EngineReply, iid: str) -> None:
-    """Raises StreamBroken unless the answer is an event stream with output and a clean end."""
+    """Raises StreamBroken unless the answer is an event stream with output and a clean end: of completions,
+    which is what probes ask for."""
     if not is_event_stream(reply.headers):
         raise StreamBroken("a 200 that is no event stream", iid=iid, kind="malformed")
     ending = _Ending(iid)
-    feed = EventFeed(ending, iid, limit=len(reply.body), decode_all=True)
+    feed = EventFeed(ending, iid, route=Api.COMPLETIONS, limit=len(reply.body), decode_all=True)
     feed.feed(reply.body)
     feed.end()
     if not ending.finished:

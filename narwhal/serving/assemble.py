@@ -84,8 +84,6 @@ class Assembler:
                 self._top.setdefault(key, document[key])
         self._take_prompt_ids(document)
         for choice in (document.get("choices") or ())[:1]:
-            if self._choice.is_of_the_other_api(choice):
-                return StreamBroken("an event of the other route", kind="malformed")
             self._take_prompt_ids(choice)
             self._choice.take(choice)
         return self._too_large() if self._choice.size > self._plan.limit else None

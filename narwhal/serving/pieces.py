@@ -31,19 +31,12 @@ class Text:
 class Choice:
     """What both APIs have in common. `size`: bytes kept so far, at least roughly."""
 
-    _PIECE = _PIECE_OF_THE_OTHER = ""
-    """The field that holds what an event says."""
-
     def __init__(self) -> None:
         self.size = 0
         self._stop_reason: Any = None
         self._logprobs: dict[str, list[Any]] | None = None
         self._token_ids: list[int] = []
         self._prompt_logprobs: Any = None
-
-    def is_of_the_other_api(self, choice: Mapping[str, Any]) -> bool:
-        """It would add nothing here, whatever it says."""
-        return self._PIECE_OF_THE_OTHER in choice and self._PIECE not in choice
 
     def take(self, choice: Mapping[str, Any]) -> None:
         """One event's `choices[0]`."""
@@ -83,8 +76,6 @@ class Choice:
 
 class TextChoice(Choice):
     """Of `/v1/completions`."""
-
-    _PIECE, _PIECE_OF_THE_OTHER = "text", "delta"
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +127,6 @@ class ToolCalls:
 class ChatChoice(Choice):
     """Of `/v1/chat/completions`: a message out of deltas."""
 
-    _PIECE, _PIECE_OF_THE_OTHER = "delta", "text"
     _TEXTS = ("content", "refusal", "reasoning", "reasoning_content")
 
     def __init__(self) -> None:

@@ -19,6 +19,7 @@ from narwhal.engine.connection import Connection
 from narwhal.engine.stream import DecodeLeg
 from narwhal.engine.verbatim import Verbatim
 from narwhal.model.engine import Leg
+from narwhal.model.request import Api
 from narwhal.ports import EngineCall, StreamCall
 from narwhal.serving.relay import Relay, RelayPlan
 from tests.support.ticking import TickingClock
@@ -61,7 +62,7 @@ def framed(data: bytes) -> bytes:
 class Path:
     """The whole data path of one stream, from an engine's socket to a client's, less the sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, route: Api = Api.COMPLETIONS) -> None:
         import uvicorn
         from uvicorn.server import ServerState
 
@@ -82,7 +83,7 @@ class Path:
         self.engine = CountingTransport()
         self.engine.set_protocol(self.connection)
         self.connection.connection_made(self.engine)  # type: ignore[arg-type]
-        call = EngineCall("e0", "POST", "/v1/completions", Leg.DECODE, "r")
+        call = EngineCall("e0", "POST", route, Leg.DECODE, "r")
         leg = DecodeLeg(
             StreamCall(call, first_output_s=9.0, silence_s=9.0), self.relay, loop=loop, limit=1 << 20
         )
@@ -121,15 +122,15 @@ def count_calls(path: Path, reads: list[bytes]) -> Counter[str]:
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 WORDS = (" the", "", " router", "中文", " a longer piece of text than the others")
 STREAMS = {
-    "completions": [sse(completion(word, usage=None)) for word in WORDS],
-    "chat": [sse(chat({"content": word})) for word in WORDS],
+    Api.COMPLETIONS: [sse(completion(word, usage=None)) for word in WORDS],
+    Api.CHAT: [sse(chat({"content": word})) for word in WORDS],
 }
 
 
-@pytest.mark.parametrize("events", STREAMS.values(), ids=STREAMS.keys())
-def test_a_plain_frame_is_a_handful_of_calls_and_one_write(events: list[bytes]) -> None:
+@pytest.mark.parametrize("route", STREAMS)
+def test_a_plain_frame_is_a_handful_of_calls_and_one_write(route: Api) -> None:
     async def main() -> None:
-        path = Path()
+        path, events = Path(route), STREAMS[route]
         path.read(HEAD)
         for event in events * 2:
             path.read(framed(event))
@@ -152,7 +153,7 @@ def test_a_plain_frame_is_a_handful_of_calls_and_one_write(events: list[bytes]) 
 def test_events_that_come_together_are_one_write_a_read() -> None:
     async def main() -> None:
         path = Path()
-        events = STREAMS["completions"]
+        events = STREAMS[Api.COMPLETIONS]
         path.read(HEAD + framed(events[0]))
         path.client.writes.clear()
         for _ in range(FRAMES):

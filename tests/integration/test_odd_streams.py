@@ -154,13 +154,33 @@ async def test_nor_are_they_behind_good_ones(path: str, wrong: Any, stream: bool
     assert_broken(response, rig, way="stream:malformed", shown=5 if stream else None)
 
 
+OTHER = {COMPLETIONS: CHAT, CHAT: COMPLETIONS}
+ROLE = sse(chat({"role": "assistant", "content": ""}))
+
+
+@STREAMS
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_whole_answer_is_not_made_of_the_other_routes_events(path: str) -> None:
-    other = CHAT if path == COMPLETIONS else COMPLETIONS
+async def test_no_answer_is_made_of_the_other_routes_events(path: str, stream: bool) -> None:
+    other = OTHER[path]
     response, rig = await ask(
-        says(GOOD[other], GOOD[other], ENDS[path], USAGE, DONE), path=path, stream=False
+        says(GOOD[other], GOOD[other], ENDS[other], USAGE, DONE), path=path, stream=stream
     )
     assert_broken(response, rig, way="stream:malformed")
+
+
+@STREAMS
+async def test_nor_does_a_role_event_make_a_chat_of_them(stream: bool) -> None:
+    events = [ROLE, GOOD[COMPLETIONS], ENDS[COMPLETIONS], USAGE, DONE]
+    response, rig = await ask(says(*events), path=CHAT, stream=stream)
+    assert_broken(response, rig, way="stream:malformed")
+
+
+@STREAMS
+@pytest.mark.parametrize("path", BODIES)
+async def test_nor_is_the_end_of_one_such(path: str, stream: bool) -> None:
+    events = [GOOD[path], GOOD[path], ENDS[OTHER[path]], USAGE, DONE]
+    response, rig = await ask(says(*events), path=path, stream=stream)
+    assert_broken(response, rig, way="stream:malformed", shown=2 if stream else None)
 
 
 # --- what trickles -----------------------------------------------------------------------------------

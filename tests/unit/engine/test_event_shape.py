@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from narwhal.engine.events import decode_event, is_plain
+from narwhal.model.request import Api
 from narwhal.ports import EventKind
 from tests.unit.engine.test_events import chat, completion, sse
 
@@ -111,6 +112,26 @@ def test_an_end_may_bring_nothing(document: Any) -> None:
 @pytest.mark.parametrize("document", [{"x": 1}, {"choices": []}, {"choices": None, "usage": None}])
 def test_an_event_without_a_choice_says_nothing(document: Any) -> None:
     assert decode_event(sse(document)).kind is EventKind.OTHER
+
+
+OF_ROUTE = {Api.COMPLETIONS: completion("x"), Api.CHAT: chat({"content": "x"})}
+
+
+@pytest.mark.parametrize("route", Api)
+def test_an_event_is_of_the_route_that_was_asked(route: Api) -> None:
+    (other,) = set(Api) - {route}
+    assert decode_event(sse(OF_ROUTE[route]), route).kind is EventKind.OUTPUT
+    with pytest.raises(ValueError, match=r"^choices\[0\] has \w+ for \w+: it is of the other route$"):
+        decode_event(sse(OF_ROUTE[other]), route)
+
+
+@pytest.mark.parametrize("route", Api)
+def test_an_event_of_both_or_none_is_of_either_route(route: Api) -> None:
+    both = choice(text="x", delta={"content": "x"})
+    assert decode_event(sse(both), route).kind is EventKind.OUTPUT
+    end = {"choices": [{"index": 0, "finish_reason": "stop"}]}
+    assert decode_event(sse(end), route).kind is EventKind.FINISH
+    assert decode_event(sse({"choices": [], "usage": {}}), route).kind is EventKind.USAGE
 
 
 def test_an_error_object_is_one_whatever_stands_beside_it() -> None:

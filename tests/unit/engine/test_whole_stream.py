@@ -41,6 +41,11 @@ def test_output_a_finish_reason_and_the_marker_are_a_good_end() -> None:
     read((token() + token("stop") + DONE).replace(b"\n", b"\r\n"))
 
 
+def test_events_of_chats_are_no_completion() -> None:
+    says = event({"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]})
+    assert broken(says + DONE) == "malformed"
+
+
 def test_no_end_is_as_good_as_none() -> None:
     assert broken(b"") == "early_end"
     assert broken(token()) == "early_end"

@@ -205,11 +205,6 @@ def test_events_without_a_choice_do_no_harm(odd: Any) -> None:
     assert Rig().feed(ROLE, odd, chat({"content": "a"}, "stop")).choice["message"]["content"] == "a"
 
 
-def test_events_of_the_other_route_are_no_answer() -> None:
-    assert Rig().feed(ROLE, text("a"), chat({}, "stop"), end=False).fault() == "malformed"
-    assert Rig(Api.COMPLETIONS).feed(chat({"content": "a"}, "stop"), end=False).fault() == "malformed"
-
-
 def test_the_first_choice_is_the_answer() -> None:
     both = text("a", "stop")
     both["choices"].append({"index": 1, "text": "b", "finish_reason": None})
