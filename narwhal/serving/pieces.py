@@ -1,4 +1,8 @@
-"""The one choice of an answer, put together from the pieces that a stream brings."""
+"""The one choice of an answer, put together from the pieces that a stream brings.
+
+Types are those that `engine/event_shape.py` holds every decoded event to; only what it does not name is
+looked at again here.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ class Text:
     def __init__(self) -> None:
         self._pieces: list[str] = []
 
-    def add(self, piece: object) -> int:
-        """Bytes added. What is no string adds nothing."""
-        if not isinstance(piece, str):
+    def add(self, piece: str | None) -> int:
+        """Bytes added."""
+        if piece is None:
             return 0
         self._pieces.append(piece)
         return len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
@@ -45,10 +49,9 @@ class Choice:
         if choice.get("prompt_logprobs") is not None:
             self._prompt_logprobs = choice["prompt_logprobs"]
         self._take_logprobs(choice.get("logprobs"))
-        ids = choice.get("token_ids")
-        if isinstance(ids, list):
-            self._token_ids += ids
-            self.size += _ID_BYTES * len(ids)
+        ids = choice.get("token_ids") or ()
+        self._token_ids += ids
+        self.size += _ID_BYTES * len(ids)
 
     def document(self, *, finish_reason: str | None, token_ids: bool) -> dict[str, Any]:
         """`token_ids`: whether the client asked for them."""
@@ -63,9 +66,10 @@ class Choice:
     def _content(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _take_logprobs(self, logprobs: object) -> None:
-        """Completions: parallel lists by name. Chat: lists `content` and `refusal`. All grow by piece."""
-        if not isinstance(logprobs, dict):
+    def _take_logprobs(self, logprobs: Mapping[str, Any] | None) -> None:
+        """Completions: parallel lists by name. Chat: lists `content` and `refusal`. All grow by piece, and so
+        does any other list that an engine puts beside them."""
+        if logprobs is None:
             return
         kept = self._logprobs = self._logprobs if self._logprobs is not None else {}
         for key, values in logprobs.items():
@@ -96,18 +100,15 @@ class ToolCalls:
         self._calls: dict[int, dict[str, Any]] = {}
         self._arguments: dict[int, Text] = {}
 
-    def add(self, deltas: object) -> int:
+    def add(self, deltas: Iterable[Mapping[str, Any]] | None) -> int:
         """Bytes added."""
-        return sum(map(self._add_one, deltas)) if isinstance(deltas, list) else 0
+        return sum(map(self._add_one, deltas or ()))
 
-    def _add_one(self, delta: object) -> int:
-        if not isinstance(delta, dict):
-            return 0
+    def _add_one(self, delta: Mapping[str, Any]) -> int:
         index = delta.get("index")
-        place = index if isinstance(index, int) else len(self._calls)
+        place = len(self._calls) if index is None else index
         call = self._calls.setdefault(place, {"id": None, "type": "function", "name": None})
-        function = delta.get("function")
-        function = function if isinstance(function, dict) else {}
+        function = delta.get("function") or {}
         for key, value in (
             ("id", delta.get("id")),
             ("type", delta.get("type")),
@@ -139,17 +140,15 @@ class ChatChoice(Choice):
 
     def take(self, choice: Mapping[str, Any]) -> None:
         super().take(choice)
-        delta = choice.get("delta")
-        if not isinstance(delta, dict):
-            return
-        if isinstance(delta.get("role"), str):
+        delta = choice.get("delta") or {}
+        if delta.get("role") is not None:
             self._role = delta["role"]
         self.size += sum(text.add(delta.get(key)) for key, text in self._texts.items())
         self.size += self._tool_calls.add(delta.get("tool_calls"))
         self._take_function_call(delta.get("function_call"))
 
-    def _take_function_call(self, call: object) -> None:
-        if isinstance(call, dict):
+    def _take_function_call(self, call: Mapping[str, Any] | None) -> None:
+        if call:
             self._function_name = call.get("name") or self._function_name
             self.size += self._function_arguments.add(call.get("arguments"))
 

@@ -72,8 +72,8 @@ class LegTally:
         return self._told("prompt_tokens") if self.usage is not None else None
 
     def _told(self, key: str) -> int:
-        count = (self.usage or {}).get(key)
-        return count if isinstance(count, int) and not isinstance(count, bool) else 0
+        """0 where it is null or left out; of another type no event is let through."""
+        return (self.usage or {}).get(key) or 0
 
     def _output(self) -> None:
         self.counted += 1

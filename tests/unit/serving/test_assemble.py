@@ -205,6 +205,22 @@ def test_events_without_a_choice_do_no_harm(odd: Any) -> None:
     assert Rig().feed(ROLE, odd, chat({"content": "a"}, "stop")).choice["message"]["content"] == "a"
 
 
+def test_null_and_what_is_left_out_add_nothing() -> None:
+    """All that an event may have as null, and a call that is known by its place alone."""
+    names = ("role", "content", "refusal", "reasoning", "tool_calls", "function_call")
+    nothing = chat(dict.fromkeys(names), logprobs=None, token_ids=None)
+    call = {"index": None, "id": "c1", "type": None, "function": None}
+    end = {**TOP, "choices": [{"index": 0, "finish_reason": "tool_calls"}]}
+    calls = [call, {"index": 0, "function": {"name": "f", "arguments": None}}]
+    message = Rig().feed(nothing, chat({"tool_calls": calls}), nothing, end).choice["message"]
+    assert message == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": ""}}],
+    }
+
+
 def test_the_first_choice_is_the_answer() -> None:
     both = text("a", "stop")
     both["choices"].append({"index": 1, "text": "b", "finish_reason": None})
