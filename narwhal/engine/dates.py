@@ -2,8 +2,9 @@
 
 uvicorn, which vLLM uses, writes it with each response in whole seconds, and renews it once in a second: it
 tells of a moment at most `GRAIN_S` before the head was written, and of none after. Clocks need not agree: the
-*lead* is what ours was ahead of the engine's header when an answer came, the smallest seen. An answer with
-the smallest was hardly under way at all, so no engine wrote date D before D + lead by our clock.
+*lead* is what ours was ahead of the engine's header when an answer came, the smallest seen: by our clock date
+D is a moment no later than D + lead, and hardly earlier, since of many answers one was hardly under way and
+had its date just renewed. Of one answer alone it may be earlier by `GRAIN_S` and by its own way.
 
 | an answer of date D comes | lead | it may have been written as early as |
 | --- | --- | --- |
