@@ -44,7 +44,7 @@ from narwhal.policy.edges import Edges, is_about_transfer
 from narwhal.policy.faults import BACK_PRESSURE
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.left_legs import LeftLegs
-from narwhal.policy.leg_runs import LegRuns, Run
+from narwhal.policy.leg_runs import LegRuns
 from narwhal.policy.pace import Pace
 from narwhal.policy.pairs import Pairs
 from narwhal.policy.poison import Counted, Poison
@@ -182,12 +182,7 @@ class Blame:
         run = self._runs.failed(evidence)
         if self._judgement.count(evidence.iid, evidence.failure) >= self._eject_after:
             return effects
-        return (*effects, *self._fails_for_good(evidence.iid, run, now=now))
-
-    def _fails_for_good(self, iid: str, run: Run | None, *, now: float) -> Effects:
-        if run is None:
-            return NOTHING
-        return self._judgement.suspect(iid, run.reason, hold=run.hold, now=now)
+        return (*effects, *(self._judgement.look_into(evidence.iid, run, now=now) if run else NOTHING))
 
     def _count_failed(self, evidence: CountFailed, now: float) -> Effects:
         row = self._judgement.row(evidence.iid, evidence.failure)
@@ -225,10 +220,8 @@ class Blame:
         self.pressure.answered(evidence.iid)
         self._left_legs.heard(evidence.iid)
         effects = self._judgement.step(evidence, now)
-        refused = self._refusals.answered(evidence, now)
-        if refused is not None:
-            return (*effects, *self._judgement.refuses(evidence.iid, refused, now=now))
-        return (*effects, *self._fails_for_good(evidence.iid, self._runs.answered(evidence), now=now))
+        found = self._refusals.answered(evidence, now) or self._runs.answered(evidence)
+        return (*effects, *(self._judgement.look_into(evidence.iid, found, now=now) if found else NOTHING))
 
     # --- probes ----------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from narwhal.policy.breaker import Breaker, Proof, Verdict
 from narwhal.policy.carried_holds import export_holds
 from narwhal.policy.ejections import CARRIED
 from narwhal.policy.holds import Cause
+from narwhal.policy.leg_runs import Run
 from narwhal.policy.pace import Pace
 from narwhal.policy.readmission import FAILED
 from narwhal.policy.refusals import Refused, is_refusal
@@ -263,12 +264,12 @@ class Judgement:
             return (*held, *self.standings.checks.ask_across(iid, reason=reason, consumer=consumer, now=now))
         return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=reason, now=now))
 
-    def refuses(self, iid: str, refused: Refused, *, now: float) -> Effects:
-        """It refuses whatever it is asked: an inference probe decides."""
+    def look_into(self, iid: str, found: Refused | Run, *, now: float) -> Effects:
+        """It refuses whatever it is asked, or fails one kind of leg: an inference probe decides."""
         if iid not in self.standings.engines or self.standings.is_out(iid):
             return NOTHING
-        reason, of_clients = refused.reason, refused.of_clients
-        held = self.standings.hold(iid, reason, now=now, of_clients=of_clients) if refused.hold else NOTHING
+        reason, of_clients = found.reason, found.of_clients
+        held = self.standings.hold(iid, reason, now=now, of_clients=of_clients) if found.hold else NOTHING
         return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=reason, now=now))
 
     # --- what travels ----------------------------------------------------------------------------

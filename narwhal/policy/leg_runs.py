@@ -6,14 +6,18 @@ its decodes fails, and one that fails in another way each time has no long strea
 
 | kind of leg of an engine | event | next |
 | --- | --- | --- |
-| sound | it failed, or was refused with a 4xx that is about no request | failing, 1 |
+| sound | it failed, or was refused with a 4xx that need not be about the request | failing, 1 |
 | failing n times | the same | failing n + 1; from `eject_after` on suspected, each time |
+| failing n times | a request is refused that was refused in this row | failing n times |
 | failing n times | one of them was a poisoned request's doing | without that request's failures |
 | any | a leg of that kind went well; the engine's inference probe did; it was readmitted | sound |
 
 Back-pressure neither counts nor clears, nor does an answer that may be about the request (400, 413, 422), nor
 a failed transfer, of which the accounts of pairs know whose it is. Failures that the streak of one class
 counts as well are that streak's to judge.
+
+A request that is refused again and again shows one thing, once: a filter before the engine may dislike it. A
+row of nothing but refusals of different requests has the engine held and probed, and refutes no probe.
 """
 
 from __future__ import annotations
@@ -31,19 +35,21 @@ from narwhal.policy.refusals import ABOUT_REQUESTS
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """`slow`: it may have been slow and no more."""
+    """`slow`: it may have been slow and no more. `refused`: it was no failure, the engine said no."""
 
     request: bytes
     slow: bool = False
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """What an engine is suspected for. `hold`: not one of its failures was mere slowness, which takes nobody
-    out unproved."""
+    out unproved. `of_clients`: all it did was to refuse what they asked."""
 
     reason: str
     hold: bool
+    of_clients: bool
 
 
 class LegRuns:
@@ -64,9 +70,11 @@ class LegRuns:
 
     def answered(self, evidence: LegAnswered) -> Run | None:
         """The same for a 4xx."""
-        if evidence.status in ABOUT_REQUESTS:
+        one = _Failed(evidence.request, refused=True)
+        known = self._runs.get(evidence.iid, {}).get(evidence.leg, ())
+        if evidence.status in ABOUT_REQUESTS or one in known:
             return None
-        return self._counted(evidence, _Failed(evidence.request), last=f"status {evidence.status}")
+        return self._counted(evidence, one, last=f"status {evidence.status}")
 
     def _counted(self, evidence: LegFailed | LegAnswered, one: _Failed, *, last: str) -> Run | None:
         leg = evidence.leg
@@ -75,7 +83,8 @@ class LegRuns:
         if len(run) < self._eject_after:
             return None
         reason = f"{len(run)} {leg.value} legs in a row failed, last: {last}"
-        return Run(reason, hold=not any(one.slow for one in run))
+        slow, refused = any(one.slow for one in run), all(one.refused for one in run)
+        return Run(reason, hold=not slow, of_clients=refused)
 
     def succeeded(self, iid: str, leg: Leg) -> None:
         runs = self._runs.get(iid)

@@ -6,7 +6,7 @@
 | trusted, on parole | a good probe ended its hold | on parole since then |
 | on parole | an inference hold within `PAROLE_S` | relapsed once more: the hold's probe waits for its rest |
 | on parole | an inference hold later than that | trusted |
-| any | an inference hold for clients' bad requests; its good probe | unchanged, the probe asked at once |
+| any | an inference hold for what clients asked and it refused; its good probe | unchanged, asked at once |
 | on parole | `GOOD_LEGS` good legs, no failed one between | trusted |
 | any | it is out; another ownership begins | trusted |
 

@@ -125,6 +125,19 @@ def test_parameters_that_are_no_numbers(site: Site) -> None:
 
 
 @pytest.mark.parametrize("leg", ["prefill", "decode"])
+@pytest.mark.parametrize("status", [403, 404, 451])
+def test_one_request_that_every_engine_refuses(site: Site, leg: str, status: int) -> None:
+    """As a filter before them may, however often its client asks and whoever else does."""
+    for engine in site.engines.engines:
+        engine.order("status", leg=leg, status=status, match="hemlock")
+    statuses = play(send(site, {"prompt": "a cup of hemlock, please", "max_tokens": 2}, 24))
+    assert set(statuses) == {502}
+    found = verdicts(site)
+    assert (found.ejections, found.holds) == ([], [])
+    everybody_serves(site)
+
+
+@pytest.mark.parametrize("leg", ["prefill", "decode"])
 def test_bursts_of_429(site: Site, leg: str) -> None:
     for engine in site.engines.engines:
         engine.order("status", leg=leg, status=429, retry_after=1, count=15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,10 @@ def test_an_only_engine_whose_every_decode_fails_is_out_though_its_prefills_go_w
         for leg in ("decode", "probe"):
             engine.order(**fault, leg=leg)
 
+        numbers = count()
+
         def is_out() -> bool:
-            ask(router, 2)
+            ask(router, prompt=f"question {next(numbers)}")
             return bool(router.state()["ejected"] == ["e0"])
 
         eventually(is_out, what="it is out")

@@ -36,13 +36,13 @@ def routed(folder: Path, **recovery: Any) -> Iterator[tuple[Router, EngineProces
         yield router, engines
 
 
-def ask(router: Router, times: int = 1) -> list[int]:
+def ask(router: Router, times: int = 1, *, prompt: str = "hello") -> list[int]:
     """Statuses of short completions, one after the other."""
-    return [_status(router) for _ in range(times)]
+    return [_status(router, prompt) for _ in range(times)]
 
 
-def _status(router: Router) -> int:
-    body = {"model": "simulated", "prompt": "hello", "max_tokens": 2}
+def _status(router: Router, prompt: str) -> int:
+    body = {"model": "simulated", "prompt": prompt, "max_tokens": 2}
     try:
         call("POST", f"{router.url}/v1/completions", body)
     except urllib.error.HTTPError as error:

@@ -38,6 +38,32 @@ def test_failures_of_any_classes_and_refusals_count_together() -> None:
     assert told == ["", "", "3 decode legs in a row failed, last: status 404"]
 
 
+def refused(request: bytes, status: int = 403) -> LegAnswered:
+    return LegAnswered("e", Leg.DECODE, status, request)
+
+
+def test_a_request_that_is_refused_again_and_again_counts_once() -> None:
+    assert runs(*[refused(b"a", status) for status in (403, 404, 451, 403)]) == [""] * 4
+    assert runs(refused(b"a"), lost(), refused(b"a"), refused(b"a"), lost())[-2:] == [
+        "",
+        "3 decode legs in a row failed, last: it broke",
+    ]
+
+
+def test_refusals_of_different_requests_count_each() -> None:
+    reason = "3 decode legs in a row failed, last: status 403"
+    assert runs(refused(b"a"), refused(b"b"), refused(b"b"), refused(b"c")) == ["", "", "", reason]
+
+
+def test_a_row_of_nothing_but_refusals_is_told_from_others() -> None:
+    machine = LegRuns(eject_after=2)
+    machine.answered(refused(b"a"))
+    run = machine.answered(refused(b"b"))
+    assert run is not None and run.of_clients and run.hold
+    run = machine.failed(lost())
+    assert run is not None and not run.of_clients
+
+
 @pytest.mark.parametrize(
     "one",
     [

@@ -152,8 +152,8 @@ class Pestered(Stubborn):
             if isinstance(one, ProbeWanted) and one.iid == "p0" and one.kind is ProbeKind.INFERENCE:
                 self.asked = (self.now + 0.2, one.number)
 
-    def live(self, seconds: int, *, status: int, every: int) -> float:
-        """A different request every `every` seconds; for how long it was out."""
+    def live(self, seconds: int, *, status: int, every: int, same: bool = False) -> float:
+        """A different request every `every` seconds, or the `same` one; for how long it was out."""
         out = 0
         for tenth in range(seconds * 10):
             self.now += 0.1
@@ -164,7 +164,8 @@ class Pestered(Stubborn):
                 self.look(self(InferenceProbed("p0", GOOD, number=number)))
             if tenth % (10 * every) == 0 and not self.held and not self.out:
                 self.requests += 1
-                self.look(self(LegAnswered("p0", Leg.PREFILL, status, b"%d" % self.requests)))
+                request = b"same" if same else b"%d" % self.requests
+                self.look(self(LegAnswered("p0", Leg.PREFILL, status, request)))
             out += bool(self.held)
         return out / 10
 
@@ -177,6 +178,15 @@ def test_bad_requests_of_one_client_hold_a_sound_engine_once_and_for_one_probe(
     court = Pestered()
     assert court.live(240, status=status, every=every) <= 0.3
     assert court.requests >= 240 // every
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 415, 451])
+@pytest.mark.parametrize("every", [1, 3, 9])
+def test_one_request_that_a_client_repeats_never_holds_a_sound_engine(status: int, every: int) -> None:
+    """A filter before the engine may refuse that one."""
+    court = Pestered()
+    assert court.live(120, status=status, every=every, same=True) == 0
+    assert court.requests >= 120 // every
 
 
 def test_rare_ones_hold_it_for_one_probe_at_a_time() -> None:
@@ -212,6 +222,31 @@ def test_bad_requests_neither_begin_nor_end_nor_feed_what_failures_began() -> No
     court.probed()
     court.now += 0.5
     assert court.fail() == ["p0"], "trusted, for the last failures were a minute ago"
+
+
+def test_refusals_of_one_kind_of_leg_are_looked_into_each_time_and_refute_no_probe() -> None:
+    court = Stubborn()
+    refused = [LegAnswered("p0", Leg.DECODE, 403, b"%d" % n) for n in range(3)]
+    between = LegSucceeded("p0", Leg.PREFILL)
+    for _ in range(3):
+        assert probes([effect for one in refused for effect in court(between, one)]) == ["p0"]
+        assert court.held == {"p0": "inference"}
+        court.probed()
+    assert court.fail() == ["p0"], "the first hold for failures"
+
+
+def test_a_failure_among_them_is_the_engines_own() -> None:
+    court = Stubborn()
+    row = [
+        decode_failed("p0", request=b"x"),
+        *(LegAnswered("p0", Leg.DECODE, 403, b"%d" % n) for n in range(2)),
+    ]
+    for asked in (["p0"], []):
+        assert (
+            probes([effect for one in row for effect in court(LegSucceeded("p0", Leg.PREFILL), one)]) == asked
+        )
+        assert court.held == {"p0": "inference"}
+        court.probed()
 
 
 def test_failures_while_it_is_held_for_bad_requests_are_its_own() -> None:
