@@ -129,10 +129,11 @@ class Blame:
 
     def _begin_anew(self) -> None:
         self._refusals = Refusals(eject_after=self._eject_after)
-        self._runs = LegRuns(eject_after=self._eject_after)
+        elsewhere = self.edges.fails_elsewhere
+        self._runs = LegRuns(eject_after=self._eject_after, fails_elsewhere=elsewhere)
         self._left_legs = LeftLegs(eject_after=self._eject_after)
         self._poison = Poison()
-        self._pairs.taken_back = self._poison.taken_back
+        self._pairs.taken_back = self._taken_back
         self._processes = Processes()
         self._looked_at: dict[str, float] = {}
 
@@ -158,7 +159,7 @@ class Blame:
         """What a good leg ends on an engine that did not do well."""
         self._refusals.succeeded(evidence.iid)
         self._relapses.succeeded(evidence.iid)
-        self._runs.succeeded(evidence.iid, evidence.leg)
+        self._runs.succeeded(evidence)
         self._left_legs.heard(evidence.iid)
         self.pressure.answered(evidence.iid)
         effects = self._judgement.step(evidence, now)
@@ -175,11 +176,12 @@ class Blame:
             return self._poisoned(evidence, charged, now=now)
         before = self._judgement.count(evidence.iid, evidence.failure)
         effects = self._pairs.failed(evidence, now)
-        if self._judgement.count(evidence.iid, evidence.failure) > before:
+        charged_now = self._judgement.count(evidence.iid, evidence.failure) > before
+        if charged_now:
             self._poison.charged(evidence, row=row)
         if saturated:
             return (*effects, *self._judgement.suspect(evidence.iid, saturated, now=now))
-        run = self._runs.failed(evidence)
+        run = self._runs.failed(evidence, charged=charged_now)
         if self._judgement.count(evidence.iid, evidence.failure) >= self._eject_after:
             return effects
         return (*effects, *(self._judgement.look_into(evidence.iid, run, now=now) if run else NOTHING))
@@ -211,6 +213,10 @@ class Blame:
                 self._looked_at[iid] = now
                 effects += self._judgement.suspect(iid, reason, hold=False, now=now)
         return tuple(effects)
+
+    def _taken_back(self, counted: Counted, times: int) -> None:
+        self._poison.taken_back(counted, times)
+        self._runs.taken_back(counted, times)
 
     def _left(self, evidence: LegLeft, now: float) -> Effects:
         reason = self._left_legs.left(evidence, now)

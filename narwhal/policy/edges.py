@@ -30,8 +30,9 @@ row has had a decode across another edge that does not fail now: one that was di
 | consumer | it is out, or held | what it failed counts against no producer, until a probe acquits it |
 
 Accused: it is to be probed with another consumer, or with the same one where there is no other.
-A consumer's failed decodes in a row, whatever their producers, are counted by the breaker. Not counted
-here: a decode that never reached its engine, back-pressure, silence behind the first token (the KV had come).
+A consumer's failed decodes in a row, whatever their producers, are counted by the breaker and by `leg_runs`.
+Not counted here: a decode that never reached its engine, back-pressure, silence behind the first token (the
+KV had come).
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Edges:
     """Judges edges. `avoided` maps producers to the consumers that placement avoids for them; empty as a
     rule. `map` is for reading."""
 
-    __slots__ = ("_eject_after", "_owing", "_pace", "_ripe", "_rows", "avoided", "map")
+    __slots__ = ("_eject_after", "_owing", "_pace", "_ripe", "_rows", "avoided", "fails_elsewhere", "map")
 
     def __init__(self, engines: Iterable[str], *, eject_after: int, pace: Pace, aside: IsOut) -> None:
         """`pace`: from one probe of an edge to the next. `aside`: who is out or held."""
@@ -96,8 +97,8 @@ class Edges:
         self._eject_after = eject_after
         self._pace = pace
         self._rows = KvRows(eject_after=eject_after, aside=aside)
-        self._ripe: dict[Edge, None] = {}
-        """Edges with failures enough, while an end is not sound with others."""
+        self.fails_elsewhere = self._rows.fails_beside
+        self._ripe: dict[Edge, None] = {}  # Failures enough, while an end is not sound with others.
         self._owing: dict[Edge, None] = {}
         self.avoided: Mapping[str, frozenset[str]] = {}
 

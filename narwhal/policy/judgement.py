@@ -270,7 +270,12 @@ class Judgement:
             return NOTHING
         reason, of_clients = found.reason, found.of_clients
         held = self.standings.hold(iid, reason, now=now, of_clients=of_clients) if found.hold else NOTHING
-        return (*held, *self._ask(ProbeKind.INFERENCE, iid, reason=reason, now=now))
+        pulled = found.producers if isinstance(found, Run) else ()
+        producers = (*self._suspicion.producers(iid), *pulled)
+        asked = self.standings.checks.ask(
+            ProbeKind.INFERENCE, iid, reason=reason, producers=producers, now=now
+        )
+        return (*held, *asked)
 
     # --- what travels ----------------------------------------------------------------------------
 

@@ -41,6 +41,11 @@ class KvRows:
         del self.failing[producer]
         return told
 
+    def fails_beside(self, producer: str, consumer: str) -> bool:
+        """It is failing with others than this consumer, who are neither out nor held."""
+        row = self.failing.get(producer, ())
+        return any(name != consumer and not self._aside(name) for name, *_ in row)
+
     def end(self, producer: str) -> None:
         """A decode of its KV went well."""
         if producer in self.failing:

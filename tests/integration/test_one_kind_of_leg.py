@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tests.support.engines import engine_process
 from tests.support.processes import eventually
 from tests.support.router import router_process
 
+LOST_AT_MOST = 12
+"""`eject_after` and what four clients send before its probes are answered."""
 RESET = {"fault": "rst", "after": 0}
 FAULTS = [{"fault": "status", "status": 500}, {"fault": "status", "status": 404}, RESET]
 
@@ -41,6 +44,30 @@ def test_an_only_engine_whose_every_decode_fails_is_out_though_its_prefills_go_w
         eventually(lambda: router.state()["ejected"] == [], what="it is back")
         assert ask(router, 3) == [200, 200, 200]
         assert kinds(router, "e0").count("ejection") == 1
+
+
+def test_an_engine_with_both_roles_that_fails_every_decode_is_out_though_it_prefills_well(
+    tmp_path: Path,
+) -> None:
+    """Of its own KV and of others': the only engine for prefills is gone, the two that are left do both."""
+    with engine_process(3) as engines:
+        fleet = fleet_of(engines)
+        fleet["controller"]["advisory"] = True
+        fleet["serving"]["max_attempts"] = 1
+        with router_process(tmp_path / "router", fleet) as router:
+            engines.engines[0].order("refuse")
+            eventually(lambda: ask(router) and router.state()["ejected"] == ["e0"], what="e0 is out")
+            for leg in ("decode", "probe"):
+                engines.engines[2].order("status", leg=leg, status=500)
+            with ThreadPoolExecutor(4) as pool:
+                lost = [
+                    one
+                    for some in pool.map(lambda _: ask(router, 10), range(12))
+                    for one in some
+                    if one != 200
+                ]
+            eventually(lambda: router.state()["ejected"] == ["e0", "e2"], what="e2 is out")
+            assert len(lost) <= LOST_AT_MOST
 
 
 def test_health_checks_do_not_keep_in_an_engine_that_resets_every_leg(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from narwhal.model.effect import Effect, ProbeKind, ProbeWanted, Told
 from narwhal.model.engine import EngineSpec, Leg, Role
 from narwhal.model.evidence import (
     Check,
+    CountFailed,
     FailureClass,
     HealthProbed,
     InferenceProbed,
@@ -122,7 +123,8 @@ def test_timeouts_and_overload_ask_for_a_health_check_and_hold_nobody(failure: F
 
 def test_after_timeouts_a_good_health_check_is_followed_by_an_inference_probe_without_a_hold() -> None:
     fleet = fleet_of()
-    failed(fleet, "d0", C.TIMEOUT, times=3, peer="p0")
+    for _ in range(3):
+        fleet.step(CountFailed("d0", C.TIMEOUT, "no answer"), NOW)
     failed(fleet, "d0", C.STREAM, peer="p1")
     fleet.step(LegSucceeded("d0", Leg.DECODE, "p0"), NOW)
     effects = fleet.step(HealthProbed("d0", GOOD), NOW)

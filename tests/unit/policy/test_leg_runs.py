@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import FailureClass, LegAnswered, LegFailed
+from narwhal.model.evidence import FailureClass, LegAnswered, LegFailed, LegSucceeded
 from narwhal.policy.leg_runs import LegRuns
 
 STATUS = FailureClass.INFERENCE_STATUS
@@ -17,12 +17,27 @@ def lost(
     return LegFailed("e", leg, failure, f"{failure.value}:x", "it broke", peer=peer, request=request)
 
 
-def runs(*evidence: LegFailed | LegAnswered) -> list[str]:
+def rows(eject_after: int = 3, *, failing: str = "") -> LegRuns:
+    """The KV of producers in `failing` fails with other consumers too."""
+    return LegRuns(eject_after=eject_after, fails_elsewhere=lambda producer, _: producer in failing.split())
+
+
+def runs(
+    *evidence: LegFailed | LegAnswered | LegSucceeded, charged: bool = True, failing: str = ""
+) -> list[str]:
     """The reasons that each of it brought, with `eject_after` 3."""
-    machine = LegRuns(eject_after=3)
+    machine = rows(failing=failing)
     told = []
     for one in evidence:
-        run = machine.answered(one) if isinstance(one, LegAnswered) else machine.failed(one)
+        run = None
+        if isinstance(one, LegSucceeded):
+            machine.succeeded(one)
+        else:
+            run = (
+                machine.answered(one)
+                if isinstance(one, LegAnswered)
+                else machine.failed(one, charged=charged)
+            )
         machine.check_invariants()
         told.append(run.reason if run else "")
     return told
@@ -56,11 +71,11 @@ def test_refusals_of_different_requests_count_each() -> None:
 
 
 def test_a_row_of_nothing_but_refusals_is_told_from_others() -> None:
-    machine = LegRuns(eject_after=2)
+    machine = rows(2)
     machine.answered(refused(b"a"))
     run = machine.answered(refused(b"b"))
     assert run is not None and run.of_clients and run.hold
-    run = machine.failed(lost())
+    run = machine.failed(lost(), charged=True)
     assert run is not None and not run.of_clients
 
 
@@ -68,12 +83,11 @@ def test_a_row_of_nothing_but_refusals_is_told_from_others() -> None:
     "one",
     [
         lost(FailureClass.OVERLOAD),
-        lost(peer="p"),
         LegAnswered("e", Leg.DECODE, 400),
         LegAnswered("e", Leg.DECODE, 413),
         LegAnswered("e", Leg.DECODE, 422),
     ],
-    ids=["back-pressure", "a failed transfer", "400", "413", "422"],
+    ids=["back-pressure", "400", "413", "422"],
 )
 def test_what_may_be_nobodys_or_anothers_fault_neither_counts_nor_clears(
     one: LegFailed | LegAnswered,
@@ -82,33 +96,92 @@ def test_what_may_be_nobodys_or_anothers_fault_neither_counts_nor_clears(
     assert runs(lost(), one, lost(), one, lost())[-1]
 
 
+def good(leg: Leg, peer: str = "") -> LegSucceeded:
+    return LegSucceeded("e", leg, peer)
+
+
+REASON = "3 decode legs in a row failed, last: it broke"
+
+
+def test_pulls_from_two_producers_are_the_consumers_own() -> None:
+    assert runs(lost(peer="p"), lost(peer="q"), lost(peer="p"), failing="p q") == ["", "", REASON]
+
+
+def test_pulls_from_one_are_where_its_kv_fails_with_nobody_else() -> None:
+    assert runs(*[lost(peer="p")] * 3) == ["", "", REASON]
+    assert runs(*[lost(peer="p")] * 5, failing="p") == [""] * 5
+
+
+def test_what_is_not_charged_to_the_consumer_is_nothing() -> None:
+    assert runs(*[lost(peer="p"), lost(peer="q")] * 3, charged=False) == [""] * 6
+
+
+def test_pulls_and_other_decodes_count_together() -> None:
+    assert runs(lost(), lost(peer="p"), lost())[-1] == REASON
+    assert runs(lost(), lost(), *[lost(peer="p")] * 3, lost(), failing="p") == [*[""] * 5, REASON]
+
+
+def test_a_decode_of_its_own_kv_proves_no_pull() -> None:
+    between = [good(Leg.DECODE), good(Leg.PREFILL)]
+    assert runs(lost(peer="p"), *between, lost(peer="p"), *between, lost(peer="p"))[-1] == REASON
+    assert runs(lost(), *between, lost(), *between, lost())[-1] == ""
+
+
+def test_a_good_pull_proves_decodes_and_pulls() -> None:
+    assert runs(lost(), lost(peer="p"), good(Leg.DECODE, "q"), lost(), lost(peer="p"))[-1] == ""
+
+
+def test_whose_kv_it_was_is_told_the_newest_first() -> None:
+    machine = rows()
+    for peer in "pqq":
+        run = machine.failed(lost(peer=peer), charged=True)
+    assert run is not None and run.producers == ("q", "p")
+    assert run.hold and not run.of_clients
+
+
+def test_pulls_that_were_anothers_fault_are_taken_out_of_it() -> None:
+    machine = rows()
+    for peer in "ppq":
+        machine.failed(lost(peer=peer), charged=True)
+    machine.taken_back(("e", STATUS, "q", 0), 1)
+    machine.taken_back(("e", FailureClass.STREAM, "p", 0), 2)
+    machine.taken_back(("x", STATUS, "p", 0), 2)
+    machine.taken_back(("e", STATUS, "p", 0), 0)
+    assert machine.failed(lost(peer="p"), charged=True) is not None
+    machine.taken_back(("e", STATUS, "p", 7), 2)
+    machine.check_invariants()
+    assert machine.failed(lost(peer="p"), charged=True) is None
+    machine.taken_back(("e", STATUS, "p", 0), 9)
+    assert not machine.engines
+
+
 def test_kinds_of_legs_count_apart_and_a_good_one_clears_its_own() -> None:
-    machine = LegRuns(eject_after=2)
-    assert machine.failed(lost()) is None
-    assert machine.failed(lost(leg=Leg.PREFILL)) is None
-    machine.succeeded("e", Leg.PREFILL)
+    machine = rows(2)
+    assert machine.failed(lost(), charged=True) is None
+    assert machine.failed(lost(leg=Leg.PREFILL), charged=True) is None
+    machine.succeeded(good(Leg.PREFILL))
     assert machine.engines == {"e"}
-    assert machine.failed(lost()) is not None
-    machine.succeeded("e", Leg.DECODE)
+    assert machine.failed(lost(), charged=True) is not None
+    machine.succeeded(good(Leg.DECODE))
     assert not machine.engines
     machine.check_invariants()
 
 
 def test_slowness_alone_holds_nobody() -> None:
-    machine = LegRuns(eject_after=2)
-    machine.failed(lost(FailureClass.TIMEOUT))
-    run = machine.failed(lost(FailureClass.CONNECTION))
+    machine = rows(2)
+    machine.failed(lost(FailureClass.TIMEOUT), charged=True)
+    run = machine.failed(lost(FailureClass.CONNECTION), charged=True)
     assert run is not None and not run.hold
-    run = machine.failed(lost(FailureClass.CONNECTION))
+    run = machine.failed(lost(FailureClass.CONNECTION), charged=True)
     assert run is not None and run.hold
 
 
 def test_a_poisoned_request_is_taken_out_of_it() -> None:
-    machine = LegRuns(eject_after=3)
+    machine = rows()
     for request in (b"bad", b"good", b"bad"):
-        machine.failed(lost(request=request))
+        machine.failed(lost(request=request), charged=True)
     machine.pardon("e", b"bad")
-    assert machine.failed(lost(request=b"2")) is None
+    assert machine.failed(lost(request=b"2"), charged=True) is None
     machine.pardon("e", b"good")
     machine.pardon("e", b"2")
     assert not machine.engines

@@ -99,7 +99,7 @@ def test_its_quarantine_is_taken_back_where_its_token_count_had_counted() -> Non
 
 def test_what_a_pair_brought_is_taken_back_and_what_the_consumer_did_lasts_for_its_own_time() -> None:
     court = Court(failure_quarantine_s=60.0)
-    court(decode_failed("d0", request=b"own"))
+    court(prefill_failed("d0", b"own"))
     court.now += 10.0
     court(decode_failed("d0", "p0", b"1"), decode_failed("d0", "p0", b"2", STREAM))
     assert court.judgement.standings.holds(court.now)["d0"].remaining_s == 60.0
