@@ -50,6 +50,7 @@ from narwhal.policy.pairs import Pairs
 from narwhal.policy.poison import Counted, Poison
 from narwhal.policy.preference import Preference
 from narwhal.policy.processes import Processes
+from narwhal.policy.quarantine import OfRequest
 from narwhal.policy.refusals import Refusals, is_refusal, why_refused
 
 LOOK_AGAIN_S = 5.0
@@ -206,9 +207,7 @@ class Blame:
                 self.edges.take_back(peer, iid, failure=failure, row=row)
         for iid in engines:
             self._runs.pardon(iid, evidence.request)
-            effects += self._judgement.take_back(
-                iid, lambda cause: (cause.request, cause.way) == (evidence.request, evidence.way)
-            )
+            effects += self._judgement.take_back(iid, OfRequest(evidence.request, evidence.way))
             if now >= self._looked_at.get(iid, -inf) + LOOK_AGAIN_S:
                 self._looked_at[iid] = now
                 effects += self._judgement.suspect(iid, reason, hold=False, now=now)

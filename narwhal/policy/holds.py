@@ -17,39 +17,11 @@ An engine may have both; the inference hold is the one that is told. Which probe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from narwhal.model.evidence import FailureClass
 from narwhal.model.standing import HoldKind, HoldView
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """The failure that brought a quarantine, as far as others may be found to be at fault: its way, the
-    producer of a decode that crossed, the digest of its request."""
-
-    failure: FailureClass | None = None
-    way: str = ""
-    peer: str = ""
-    request: bytes = b""
-
-
-OWN = Cause()
-"""Nobody else can be found to be at fault."""
-Brought = dict[Cause, tuple[float, str]]
-"""Cause to the end that it asked for, and the reason; the oldest first."""
-
-
-class _Quarantine:
-    __slots__ = ("brought", "reason", "until")
-
-    def __init__(self, brought: Brought) -> None:
-        self.brought = brought
-        self.until = max(until for until, _ in brought.values())
-        self.reason = next(iter(brought.values()))[1]
+from narwhal.policy.quarantine import OWN, Account, Cause, Quarantine
 
 
 class Holds:
@@ -59,7 +31,7 @@ class Holds:
 
     def __init__(self) -> None:
         self._inference: dict[str, str] = {}
-        self._quarantines: dict[str, _Quarantine] = {}
+        self._quarantines: dict[str, Quarantine] = {}
 
     def hold(self, iid: str, reason: str) -> bool:
         """An inference hold. False: there is one already, its reason stays."""
@@ -75,24 +47,17 @@ class Holds:
     def quarantine(self, iid: str, until: float, *, reason: str, now: float, cause: Cause = OWN) -> bool:
         """A timed hold. False: one was running, it lasts now to the later end."""
         running = self._quarantines.get(iid)
-        if running is None or running.until <= now:
-            self._quarantines[iid] = _Quarantine({cause: (until, reason)})
-            return True
-        before = running.brought.get(cause, (until, reason))
-        end = (max(before[0], until), before[1])
-        self._quarantines[iid] = _Quarantine({**running.brought, cause: end})
-        return False
+        begins = running is None or running.until <= now
+        if running is None or begins:
+            running = self._quarantines[iid] = Quarantine()
+        running.bring(cause, until, reason=reason)
+        return begins
 
-    def take_back(self, iid: str, of: Callable[[Cause], bool]) -> bool:
-        """What these causes brought was not the engine's own. True: there is nothing else for which its
+    def take_back(self, iid: str, account: Account) -> bool:
+        """What this account brought was not the engine's own. True: there is nothing else for which its
         quarantine should go on."""
         running = self._quarantines.get(iid)
-        if running is None:
-            return False
-        left = {cause: end for cause, end in running.brought.items() if not of(cause)}
-        if left:
-            self._quarantines[iid] = _Quarantine(left)
-        return not left
+        return running is not None and running.take_back(account)
 
     def end(self, iid: str, kind: HoldKind) -> bool:
         """Ends a hold early. False: there was none."""

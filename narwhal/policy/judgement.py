@@ -48,10 +48,11 @@ from narwhal.model.settings import RecoverySettings
 from narwhal.model.standing import HoldKind, StandingView
 from narwhal.policy.breaker import Breaker, Proof, Verdict
 from narwhal.policy.carried_holds import export_holds
+from narwhal.policy.edges import is_failed_transfer
 from narwhal.policy.ejections import CARRIED
-from narwhal.policy.holds import Cause
 from narwhal.policy.leg_runs import Run
 from narwhal.policy.pace import Pace
+from narwhal.policy.quarantine import Account, Cause, OfKv, OfRequest
 from narwhal.policy.readmission import FAILED
 from narwhal.policy.refusals import Refused, is_refusal
 from narwhal.policy.standings import Standings
@@ -139,9 +140,12 @@ class Judgement:
         if self._quarantine_s <= 0 or evidence.failure is FailureClass.OVERLOAD:
             return NOTHING
         reason = f"a {evidence.leg.value} leg failed: {evidence.detail}"
-        cause = Cause(evidence.failure, evidence.way, evidence.peer, evidence.request)
+        request = OfRequest(evidence.request, evidence.way) if evidence.request else None
+        kv = OfKv(evidence.peer, evidence.failure) if is_failed_transfer(evidence) else None
         until = now + self._quarantine_s
-        return self.standings.quarantine(evidence.iid, until, reason=reason, now=now, cause=cause)
+        return self.standings.quarantine(
+            evidence.iid, until, reason=reason, now=now, cause=Cause(request, kv)
+        )
 
     def _sentence(self, verdict: Verdict, evidence: LegFailed | CountFailed, *, now: float) -> Effects:
         iid, failure = evidence.iid, evidence.failure
@@ -246,12 +250,12 @@ class Judgement:
 
     # --- by word of whoever knows who is to blame -----------------------------------------------
 
-    def take_back(self, iid: str, of: Callable[[Cause], bool]) -> Effects:
-        """What these failures added to its quarantine was not its own."""
+    def take_back(self, iid: str, account: Account) -> Effects:
+        """What was on that account and added to its quarantine was not its own."""
         if self._quarantine_s <= 0:
             return NOTHING
         self.standings.version += 1
-        if not self.standings.holding.take_back(iid, of):
+        if not self.standings.holding.take_back(iid, account):
             return NOTHING
         return self.standings.end(iid, HoldKind.QUARANTINE, reason="the failure was not its own")
 

@@ -6,6 +6,7 @@
 | failing | `eject_after` times, with two consumers or more that are not out or held | told, its row is over |
 | failing | a decode of its KV reached its clean end, a probe of it was good | its row is over |
 | failing | a failure was the request's, the pair's, or of a consumer that begins anew | failing less |
+| failing | more than `eject_after` charges of one consumer, each to a row of its own | without the oldest |
 | failing | it begins anew itself | its row is over |
 
 What failed on a consumer that is held is neither evidence nor forgotten: its probe decides, and where that
@@ -33,6 +34,7 @@ class KvRows:
         """One more; the row, once it tells of the producer."""
         row = self.failing.setdefault(producer, Row())
         row[charge] += 1
+        self._forget_old(row, charge[0])
         if row.total() < self._eject_after:
             return None
         told = Row({one: times for one, times in row.items() if not self._aside(one[0])})
@@ -40,6 +42,13 @@ class KvRows:
             return None
         del self.failing[producer]
         return told
+
+    def _forget_old(self, row: Row, consumer: str) -> None:
+        """Each good prefill of a consumer ends its own rows, and more than convict are of no use here."""
+        if len(row) > self._eject_after:
+            charges = [one for one in row if one[0] == consumer]
+            for one in charges[: -self._eject_after]:
+                del row[one]
 
     def fails_beside(self, producer: str, consumer: str) -> bool:
         """It is failing with others than this consumer, who are neither out nor held."""

@@ -28,10 +28,10 @@ from narwhal.model.effect import NOTHING, Effect, Effects, ProbeKind, ProbeWante
 from narwhal.model.engine import Leg
 from narwhal.model.evidence import EdgeProbed, InferenceProbed, LegFailed, ProbeOutcome
 from narwhal.policy.edge_map import PARTNERS, Edge, Row
-from narwhal.policy.edges import Edges, Suspect, is_about_transfer, is_failed_transfer
-from narwhal.policy.holds import Cause
+from narwhal.policy.edges import Edges, Suspect, is_failed_transfer
 from narwhal.policy.judgement import Judgement
 from narwhal.policy.poison import Counted
+from narwhal.policy.quarantine import OfKv
 
 
 class Pairs:
@@ -251,11 +251,7 @@ class Pairs:
         iid, failure, peer, row = counted
         self.taken_back(counted, times)
         self._judgement.pardon(iid, failure, times=times, row=row)
-
-        def was_theirs(cause: Cause) -> bool:
-            return cause.failure is failure and cause.peer == peer and is_about_transfer(failure, cause.way)
-
-        return self._judgement.take_back(iid, was_theirs)
+        return self._judgement.take_back(iid, OfKv(peer, failure))
 
     @staticmethod
     def _avoided(edges: Iterable[Edge]) -> Effects:

@@ -16,9 +16,10 @@ from narwhal.model.standing import HoldKind, HoldView
 from narwhal.policy.carried_holds import restore_holds
 from narwhal.policy.checks import Checks
 from narwhal.policy.ejections import Ejections
-from narwhal.policy.holds import OWN, Cause, Holds
+from narwhal.policy.holds import Holds
 from narwhal.policy.membership import Standing, standing, takes_last
 from narwhal.policy.pace import Pace
+from narwhal.policy.quarantine import OWN, Cause
 from narwhal.policy.returns import Around, Returns
 
 _NOBODY: frozenset[str] = frozenset()

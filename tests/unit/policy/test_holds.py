@@ -7,7 +7,8 @@ from math import inf
 from narwhal.model.evidence import FailureClass
 from narwhal.model.standing import HoldKind, HoldView
 from narwhal.policy.carried_holds import told_quarantines
-from narwhal.policy.holds import Cause, Holds
+from narwhal.policy.holds import Holds
+from narwhal.policy.quarantine import Cause, OfKv, OfRequest
 
 NOW = 100.0
 
@@ -55,17 +56,19 @@ def test_a_quarantine_can_end_early() -> None:
 
 def test_what_some_brought_is_taken_back_and_the_rest_lasts_for_its_own_time() -> None:
     holds = Holds()
-    one, two = (Cause(FailureClass.STREAM, "stream:silence", request=name) for name in (b"1", b"2"))
+    names = [OfRequest(name, "stream:silence") for name in (b"1", b"2", b"3")]
+    kv = OfKv("p0", FailureClass.STREAM)
+    one, two = Cause(names[0]), Cause(names[1])
     holds.quarantine("e0", 105.0, reason="first", now=NOW, cause=one)
     holds.quarantine("e0", 103.0, reason="second", now=NOW, cause=two)
-    holds.quarantine("e0", 104.0, reason="third", now=NOW)
-    assert not holds.take_back("e9", lambda cause: True)
-    assert not holds.take_back("e0", lambda cause: cause.request == b"3")
-    assert not holds.take_back("e0", lambda cause: cause.request == b"1")
+    holds.quarantine("e0", 104.0, reason="third", now=NOW, cause=Cause(kv=kv))
+    assert not holds.take_back("e9", kv)
+    assert not holds.take_back("e0", names[2])
+    assert not holds.take_back("e0", names[0])
     assert holds.view(NOW) == {"e0": HoldView(HoldKind.QUARANTINE, "second", 4.0)}
-    assert not holds.take_back("e0", lambda cause: cause.failure is None)
+    assert not holds.take_back("e0", kv)
     assert holds.next_end(NOW) == 103.0
-    assert holds.take_back("e0", lambda cause: cause.request == b"2"), "it is to be ended"
+    assert holds.take_back("e0", names[1]), "it is to be ended"
 
 
 def test_with_both_the_inference_hold_is_told_and_outlasts() -> None:

@@ -67,3 +67,28 @@ def test_what_was_not_its_own_is_taken_from_its_row() -> None:
     assert rig.fail(D1) is None
     rig.rows.end("p0")
     assert rig.fail(D1, D0) is None
+
+
+def test_of_a_consumer_whose_own_rows_end_all_the_time_no_more_is_kept_than_convicts() -> None:
+    rig = Rig()
+    rig.aside = {"d1"}
+    rig.fail(D1)
+    for row in range(9):
+        rig.fail(("d0", STREAM, row))
+    assert rig.rows.failing["p0"] == {D1: 1, **{("d0", STREAM, row): 1 for row in (6, 7, 8)}}
+    rig.aside = set()
+    told = rig.fail(D1)
+    assert told is not None and told.total() == 5
+
+
+def test_others_that_fail_with_a_producer_now_and_are_neither_out_nor_held() -> None:
+    rig = Rig()
+    assert not rig.rows.fails_beside("p0", "d0")
+    rig.fail(D0)
+    assert not rig.rows.fails_beside("p0", "d0")
+    assert rig.rows.fails_beside("p0", "d1")
+    rig.aside = {"d0"}
+    assert not rig.rows.fails_beside("p0", "d1")
+    rig.aside = set()
+    rig.rows.end("p0")
+    assert not rig.rows.fails_beside("p0", "d1")

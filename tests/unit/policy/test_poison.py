@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from narwhal.model.engine import Leg
-from narwhal.model.evidence import FailureClass, LegFailed
-from narwhal.policy.poison import REMEMBERED_S, UNSENT, Counted, Poison
+from narwhal.model.evidence import CountFailed, FailureClass, LegFailed
+from narwhal.policy.poison import MOST_CHARGES, REMEMBERED_S, UNSENT, Counted, Poison
 
 NOW = 100.0
 STATUS = FailureClass.INFERENCE_STATUS
@@ -130,6 +130,28 @@ def test_what_was_no_transfers_matter_was_not_taken_back_by_others() -> None:
     poison.failed(failed("a", **silent), NOW)
     poison.taken_back(("a", FailureClass.STREAM, "p", 0), 1)
     assert poison.failed(failed("b", **silent), NOW) == {("a", FailureClass.STREAM, "p", 0): 1}
+
+
+def test_what_is_charged_to_engines_is_bounded_and_the_oldest_is_forgotten() -> None:
+    poison = Charging()
+    poison.failed(failed("a", b"old", peer="p"), NOW)
+    for _ in range(2 * MOST_CHARGES):
+        poison.failed(failed("a", peer="p"), NOW)
+    poison.check_invariants()
+    assert poison.failed(failed("b", b"old"), NOW) == {}
+    assert poison.failed(failed("b"), NOW) == {("a", STATUS, "p", 0): MOST_CHARGES}
+    poison.check_invariants()
+
+
+def test_a_request_that_is_forgotten_has_nothing_to_be_taken_back() -> None:
+    poison = Charging()
+    poison.failed(failed("a", b"old", peer="p"), NOW)
+    poison.count_failed(CountFailed("a", FailureClass.TIMEOUT, "no answer", b"old"), NOW, row=0)
+    poison.failed(failed("a", b"new", peer="p"), NOW + REMEMBERED_S)
+    poison.check_invariants()
+    poison.taken_back(("a", STATUS, "p", 0), 2)
+    poison.check_invariants()
+    assert poison.failed(failed("b", b"new"), NOW + REMEMBERED_S) == {}
 
 
 class AnyOrder(RuleBasedStateMachine):
