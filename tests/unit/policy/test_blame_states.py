@@ -112,7 +112,7 @@ class Books(RuleBasedStateMachine):
             what, _, names = str(one.fields["reason"]).partition(
                 " decodes in a row of its KV handoffs failed, on "
             )
-            told = names.split(", ") if names else []
+            told = names.partition("; ")[0].split(", ") if names else []
             assert not aside & set(told)
             shared = [self.shared[str(one.fields["iid"]), name] for name in told]
             assert all(times or name == self.failing for name, times in zip(told, shared, strict=True)), one
