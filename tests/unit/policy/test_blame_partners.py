@@ -140,7 +140,7 @@ def test_the_quarantine_that_it_brought_ends(goes: list[Evidence]) -> None:
 
 def test_what_the_kv_of_a_former_process_failed_is_not_held_against_its_consumers() -> None:
     court = Court()
-    court(ProcessSeen("p0", 1.0), decode_failed("d0", "p0"), decode_failed("d0", "p0"))
+    court(ProcessSeen("p0", 1.0), decode_failed("d0", "p0"))
     court(decode_failed("d0", "p1", failure=STREAM), ProcessSeen("p0", 2.0))
     assert court.streaks == {"d0": {"stream": 1}}
     court(*unreachable("p0"), decode_failed("d0", "p1"))
