@@ -97,11 +97,13 @@ class LegAnswered:
 @dataclass(frozen=True, slots=True)
 class LegLeft:
     """Nobody waits any longer for a leg that has given nothing yet: its client left, or the request's own
-    deadline passed. No failure. `sent_at`: when it went to the engine, on Clock.now."""
+    deadline passed. No failure. `sent_at`: when it went to the engine, on Clock.now. `limit_s`: how long it
+    might have taken before it were one."""
 
     iid: str
     leg: Leg
     sent_at: float
+    limit_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ this nobody would ever fail on such an engine.
 | engine | event | next |
 | --- | --- | --- |
 | heard | a leg that had waited for 5 s or longer for its first sign was left | silent since its dispatch, 1 |
-| silent since S, n | the same, the `eject_after`-th or a later one, 15 s after S | suspected; heard |
+| silent since S, n | the same, the `eject_after`-th or a later one, its limit after S | suspected; heard |
 | silent since S, n | the same, else | silent since S, n + 1 |
 | silent | a leg ended well, or in any answer; its inference probe was good; it was readmitted | heard |
 
-Not a failure: it adds to no streak and holds nobody. An engine that is merely slow ends other legs meanwhile.
+The limit is how long one leg may take before it counts as a failure (for a prefill `prefill_timeout_s`), and
+15 s at least: until then the engine may be computing a long prompt. Not a failure: it adds to no streak and
+holds nobody. An engine that is merely slow ends other legs meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from narwhal.model.evidence import FailureClass, LegFailed, LegLeft
 WAITED_S = 5.0
 """A client that leaves sooner tells nothing."""
 SILENT_S = 15.0
+"""However short the limit is."""
 _NO_ANSWER = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
 
 
@@ -50,7 +53,7 @@ class LeftLegs:
         silence.since = min(silence.since, evidence.sent_at)
         silence.legs += 1
         silent_s = now - silence.since
-        if silence.legs < self._eject_after or silent_s < SILENT_S:
+        if silence.legs < self._eject_after or silent_s < max(SILENT_S, evidence.limit_s):
             return ""
         self.heard(evidence.iid)
         return f"it gave nothing for {silent_s:.0f} s, and {silence.legs} clients left"

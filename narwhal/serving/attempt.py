@@ -54,6 +54,8 @@ class Attempt:
         self._fleet = fleet
         self._control = control
         self._witness = witness
+        first_token_s = access.settings.first_token_timeout_s
+        self._limits_s = {Leg.PREFILL: settings.prefill_timeout_s, Leg.DECODE: first_token_s}
         self._prefill = PrefillLeg(access, timeout_s=settings.prefill_timeout_s)
         self._decode = DecodeLeg(access)
         self.seats = Seats(fleet, clock=access.clock)
@@ -191,7 +193,7 @@ class Attempt:
         """Unless the engine brought tokens of others meanwhile: then it is busy, and alive."""
         waited_s = self._clock.now() - sent_at
         if waited_s >= WAITED_S and entry.decodes.quiet_s(leg.iid) >= waited_s:
-            self._witness.left(leg.iid, leg.leg, sent_at=sent_at)
+            self._witness.left(leg.iid, leg.leg, sent_at=sent_at, limit_s=self._limits_s[leg.leg])
 
     def _permit_new(self, entry: Entry) -> Callable[[], None]:
         def permit() -> None:

@@ -70,9 +70,9 @@ class Witness:
             message = f"suspected poison: {error}"
             raise SuspectedPoison(message, iid=error.iid, leg=leg.value, status=_status(error)) from error
 
-    def left(self, iid: str, leg: Leg, *, sent_at: float) -> None:
-        """Nobody waits any longer for a leg that has given nothing yet."""
-        self._sink.report(LegLeft(iid, leg, sent_at))
+    def left(self, iid: str, leg: Leg, *, sent_at: float, limit_s: float) -> None:
+        """Nobody waits any longer for a leg that has given nothing yet, and might have taken `limit_s`."""
+        self._sink.report(LegLeft(iid, leg, sent_at, limit_s))
 
     def not_counted(self, error: EngineError, request: InferenceRequest) -> CountFailed | None:
         """`error.iid` counted no tokens; what is said of it, None: nothing.

@@ -343,7 +343,7 @@ class Blamed(Books):
     def clients_leave(self, iid: str, leg: Leg, waited_s: float) -> None:
         before = self.fleet.standing(self.now)
         for _ in range(3):
-            effects = self.step(LegLeft(iid, leg, sent_at=self.now - waited_s))
+            effects = self.step(LegLeft(iid, leg, sent_at=self.now - waited_s, limit_s=10.0))
             assert not any(isinstance(one, Told) for one in effects), "it holds nobody, and ejects nobody"
         after = self.fleet.standing(self.now)
         assert (after.failures, after.holds) == (before.failures, before.holds)

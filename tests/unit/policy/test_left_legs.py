@@ -22,8 +22,8 @@ from narwhal.policy.left_legs import LeftLegs
 from tests.unit.policy.test_blame import BAD, GOOD, NOW, Court, probes
 
 
-def left(waited_s: float, *, at: float, iid: str = "p0", leg: Leg = Leg.PREFILL) -> LegLeft:
-    return LegLeft(iid, leg, sent_at=at - waited_s)
+def left(waited_s: float, *, at: float, limit_s: float = 10.0) -> LegLeft:
+    return LegLeft("p0", Leg.PREFILL, sent_at=at - waited_s, limit_s=limit_s)
 
 
 def suspected(*waits: tuple[float, float]) -> list[str]:
@@ -52,6 +52,12 @@ def test_three_that_left_after_fifteen_silent_seconds_are_a_suspicion() -> None:
 )
 def test_less_is_none(waits: list[tuple[float, float]]) -> None:
     assert not any(suspected(*waits))
+
+
+def test_an_engine_may_compute_for_as_long_as_one_leg_may_take() -> None:
+    machine = LeftLegs(eject_after=3)
+    told = [machine.left(left(8.0, at=at, limit_s=120.0), at) for at in (10.0, 60.0, 110.0, 121.9, 122.0)]
+    assert told == ["", "", "", "", "it gave nothing for 120 s, and 5 clients left"]
 
 
 def test_the_silence_is_as_old_as_the_oldest_leg_that_was_left() -> None:
