@@ -323,7 +323,8 @@ def router_list(data: Data, call: Call) -> list[Word]:
 
 
 def router_read(data: Data, call: Call) -> list[Word]:
-    return ["OK", *(json.dumps(_entry(data, call.now_ms, key=key)) for key in call.keys)]
+    entries = (json.dumps(_entry(data, call.now_ms, key=key)) for key in call.keys)
+    return ["OK", str(call.now_ms), *entries]
 
 
 def _entry(data: Data, now_ms: int, *, key: str) -> dict[str, str]:

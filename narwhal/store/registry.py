@@ -48,23 +48,30 @@ class ScriptRegistry:
         replies.decoded("router_withdraw", reply, decode=_accepted, keys=self._keys)
 
     async def routers(self, *, timeout_s: float) -> Sequence[RouterEntry]:
-        """Live entries, longest unseen first. Two calls: an entry may end between them. May be empty."""
+        """Live entries, longest unseen first. Two calls: an entry may end between them. May be empty.
+
+        One from before the store's clock went back is none: it would outlive its router by the whole step,
+        and be the newest of all. Who lives announces itself every other second.
+        """
         keys = self._keys.of("router_list")
         names = (await self._runner.run("router_list", keys, timeout_s=timeout_s))[1:]
         if not names:
             return []
-        return await self._entries([name.decode() for name in names], timeout_s=timeout_s)
+        now_ms, found = await self._entries([name.decode() for name in names], timeout_s=timeout_s)
+        return [entry for entry in found if entry.seen_ms <= now_ms]
 
     async def entry(self, router_id: str, *, timeout_s: float) -> RouterEntry | None:
         """That of one router, without the list; None: there is none that lives and can be read."""
-        return next(iter(await self._entries([router_id], timeout_s=timeout_s)), None)
+        _, found = await self._entries([router_id], timeout_s=timeout_s)
+        return next(iter(found), None)
 
-    async def _entries(self, names: Sequence[str], *, timeout_s: float) -> list[RouterEntry]:
+    async def _entries(self, names: Sequence[str], *, timeout_s: float) -> tuple[int, list[RouterEntry]]:
+        """The store's time, and what is left of them."""
         keys = [self._keys.router(name) for name in names]
-        found = (await self._runner.run("router_read", keys, timeout_s=timeout_s))[1:]
+        _, now_ms, *found = await self._runner.run("router_read", keys, timeout_s=timeout_s)
         told = zip(names, found, strict=True)
         read = [self._read(name, text) for name, text in told if text not in (b"{}", b"[]")]
-        return [entry for entry in read if entry is not None]
+        return int(now_ms), [entry for entry in read if entry is not None]
 
     def _read(self, router_id: str, text: bytes) -> RouterEntry | None:
         """None: this one cannot be read. The others can: it is left out, and told once."""

@@ -451,6 +451,28 @@ def test_an_entry_ends_after_15_seconds(play, backend):
     assert play(lambda s: s.registry.routers(timeout_s=S)) == []
 
 
+def test_an_entry_from_before_the_clock_went_back_counts_for_nothing_until_it_is_told_anew(play, backend):
+    """Its time to live ends by the same clock, so a dead router would be there for as long as the step."""
+    play(lambda s: s.registry.announce(entry("dead"), timeout_s=S))
+    play(lambda s: s.registry.announce(entry("alive"), timeout_s=S))
+    if hasattr(backend.server, "data"):
+        backend.server.step_clock(-600)
+    else:
+        with backend.server.client() as client:
+            for name in ("dead", "alive"):
+                client.hset(
+                    f"narwhal:{{contract}}:router:{name}", "seen_ms", str(int(time.time() + 600) * 1000)
+                )
+
+    async def scenario(s):
+        before = await s.registry.routers(timeout_s=S)
+        await s.registry.announce(entry("alive"), timeout_s=S)
+        after = [seen.router_id for seen in await s.registry.routers(timeout_s=S)]
+        return before, after, (await s.registry.entry("dead", timeout_s=S)).router_id
+
+    assert play(scenario) == ([], ["alive"], "dead"), "whose ID it is stays known"
+
+
 @pytest.mark.parametrize("name", ["a", "rühr:1"])
 def test_names_come_back(play, name):
     async def scenario(s):
