@@ -137,6 +137,11 @@ class EdgeMap:
         edges = {iid: self.known(producer, iid) for iid in consumers}
         return _best({iid: edge for iid, edge in edges.items() if edge is None or edge.avoided_at is None})
 
+    def works_with(self, consumer: str, producers: Iterable[str]) -> bool:
+        """It does well with one of them, as far as is known."""
+        edges = (self.known(producer, consumer) for producer in producers)
+        return any(edge is not None and edge.works for edge in edges)
+
     def fails_without(self, consumer: str, producer: str) -> bool:
         """The consumer fails with another producer too."""
         return any(edge.failures for edge in self.into(consumer) if edge.producer != producer)

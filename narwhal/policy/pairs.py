@@ -6,7 +6,7 @@
 | an edge fails for good, its consumer does well with others, its producer not | the producer is accused |
 | a producer fails with two consumers | it is held and probed with one that pulls from it |
 | a probe across an edge was bad | the edge is avoided, the consumer is probed across another producer |
-| the same across two producers; across the only one | the consumer is ejected |
+| the same across two producers, and it works with no third; across the only one | the consumer is ejected |
 | a probe of a producer was bad: no consumer could pull | the edge is avoided, it is probed with another one |
 | the same with one more that fails with it and well without; with the only one | the producer is ejected |
 | probes of its edges were bad with two producers, it works with none | held, probed across one |
@@ -94,7 +94,9 @@ class Pairs:
         failed = [one for one in checks.failed_across(iid, peer) if not self._is_out(one)]
         fail_anyway = [one for one in failed if self.edges.map.failing_consumers(one, self._is_out)]
         accused = self._blamed(self.edges.map.known(peer, iid), now) if peer in fail_anyway else NOTHING
-        with_two = len(failed) - len(fail_anyway) >= PARTNERS
+        # Where it works with a third, the two may be at fault, and that one's probe tells.
+        others = self._live(Leg.PREFILL, {iid, *failed})
+        with_two = len(failed) - len(fail_anyway) >= PARTNERS and not self.edges.map.works_with(iid, others)
         own = with_two or self.edges.map.failing_producers(iid, self._is_out)
         another = self._best_producer(iid, {iid, *failed}, now=now)
         reason = f"a probe across {peer} failed, which may be the pair's fault"

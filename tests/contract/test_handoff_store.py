@@ -470,7 +470,10 @@ def test_an_entry_from_before_the_clock_went_back_counts_for_nothing_until_it_is
         after = [seen.router_id for seen in await s.registry.routers(timeout_s=S)]
         return before, after, (await s.registry.entry("dead", timeout_s=S)).router_id
 
-    assert play(scenario) == ([], ["alive"], "dead"), "whose ID it is stays known"
+    found = play(scenario)
+    if hasattr(backend.server, "data"):
+        backend.server.step_clock(600)  # others use it too
+    assert found == ([], ["alive"], "dead"), "whose ID it is stays known"
 
 
 @pytest.mark.parametrize("name", ["a", "rühr:1"])

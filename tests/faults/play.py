@@ -155,7 +155,8 @@ async def play(site: Site, *switches: Switch) -> Seen:
 
 async def _out(site: Site, seen: Seen) -> None:
     """Waits until those that must are ejected or avoided; where nobody must, for a while."""
-    targets, edges = seen.owing(Owed.OUT), seen.broken
+    passing = {iid for switch, iid in seen.faults if switch.passes and len(seen.faults) > 1}
+    targets, edges = seen.owing(Owed.OUT) - passing, seen.broken
 
     def look() -> bool:
         out = site.out()

@@ -102,7 +102,8 @@ def each_judged_by_itself(seen: Seen) -> Iterator[str]:
     owed, at_edges = seen.owing(Owed.OUT), seen.owing(Owed.EDGE)
     shared = any(switch.shows_at_partners for switch in seen.switches)
     avoided = {iid for edge in seen.avoided for iid in edge}
-    if not seen.ejected <= (owed | at_edges if shared else owed) or not owed <= seen.ejected | avoided:
+    must = owed - {iid for switch, iid in seen.faults if switch.passes}
+    if not seen.ejected <= (owed | at_edges if shared else owed) or not must <= seen.ejected | avoided:
         yield f"ejected were {sorted(seen.ejected)}, avoided {sorted(seen.avoided)}: out are {sorted(owed)}"
     sound = set(seen.out_s) - owed - at_edges
     if sound and not (shared or all(switch.role == DECODE for switch in seen.switches)):

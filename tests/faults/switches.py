@@ -36,6 +36,8 @@ class Switch:
     owed: Owed = Owed.OUT
     reasons: tuple[str, ...] = ()
     lossless: bool = False
+    passes: bool = False
+    """It is over by itself, too soon perhaps for `eject_after` to fail where another fault keeps them off."""
     shows_at_partners: bool = False
     """It is seen as failures of sound partners, who may be held until a probe has cleared them."""
     edge: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +87,7 @@ def _of_both(role: str) -> list[Switch]:
         Switch("another process start", role, whole("process_start"), Owed.KEPT, lossless=True),
         Switch("core dies", role, whole("core_dead")),
         Switch("core stands still", role, whole("core_stopped")),
-        Switch("process restarts, gone for 0.5 s", role, whole("restart", down_s=0.5)),
+        Switch("process restarts, gone for 0.5 s", role, whole("restart", down_s=0.5), passes=True),
     ]
 
 

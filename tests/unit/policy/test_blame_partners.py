@@ -147,6 +147,26 @@ def test_what_the_kv_of_a_former_process_failed_is_not_held_against_its_consumer
     assert (court.held, court.streaks["d0"]) == ({}, {"stream": 1, "inference_status": 1}), "and only once"
 
 
+def test_a_consumer_that_fails_with_two_producers_and_works_with_a_third_is_probed_with_that_one() -> None:
+    court = Court()
+    court(crossed("p2", "d0"), lost("d0", "p0"), lost("d0", "p1"), lost("d0", "p0"))
+    court(InferenceProbed("d0", BAD, "p0"))
+    asked = probes(court(InferenceProbed("d0", BAD, "p1")))
+    assert [(one.iid, one.producer) for one in asked] == [("d0", "p2")]
+    assert court.out == ()
+    court(InferenceProbed("d0", GOOD, "p2"))
+    assert (court.held, court.out, court.avoided) == ({}, (), {"p0": {"d0"}, "p1": {"d0"}})
+
+
+def test_and_is_out_if_it_fails_with_that_one_too() -> None:
+    court = Court()
+    court(crossed("p2", "d0"), lost("d0", "p0"), lost("d0", "p1"), lost("d0", "p0"))
+    court(
+        InferenceProbed("d0", BAD, "p0"), InferenceProbed("d0", BAD, "p1"), InferenceProbed("d0", BAD, "p2")
+    )
+    assert court.out == ("d0",)
+
+
 def test_what_a_former_process_failed_to_pull_stays_its_own() -> None:
     court = Court()
     court(ProcessSeen("d0", 1.0), decode_failed("d0", "p0"), ProcessSeen("d0", 2.0))
