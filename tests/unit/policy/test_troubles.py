@@ -46,7 +46,7 @@ NOT_SILENT: list[Evidence] = [
     InferenceProbed("p0", INCONCLUSIVE),
     LegSucceeded("p0", Leg.PREFILL),
     LegAnswered("p0", Leg.PREFILL, 400),
-    LegLeft("p0", Leg.PREFILL, sent_at=1.0),
+    LegLeft("p0", Leg.PREFILL, sent_at=1.0, limit_s=120.0),
 ]
 
 
