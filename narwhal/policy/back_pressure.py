@@ -24,6 +24,7 @@ from math import inf
 
 from narwhal.errors import InvariantViolation
 from narwhal.model.evidence import FailureClass, LegFailed
+from narwhal.policy.faults import NO_ANSWER
 
 ASKED_S = 1.0
 """Seconds, where the engine names none."""
@@ -34,7 +35,6 @@ GRACE_S = 5.0
 """Seconds beyond what it asked for, or the pause of probes, after which the next 429 is a first one."""
 TOO_MANY = "overload:429"
 """The way of a leg that was answered 429."""
-_SILENT = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class BackPressure:
     def failed(self, evidence: LegFailed, now: float) -> str:
         """Takes any failed leg; a sentence when the engine is suspected, "" when not."""
         if evidence.failure is not FailureClass.OVERLOAD:
-            if evidence.failure not in _SILENT:
+            if evidence.failure not in NO_ANSWER:
                 self.answered(evidence.iid)
             return ""
         self._relieve(evidence.iid, evidence.retry_after_s, now=now)

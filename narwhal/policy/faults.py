@@ -41,6 +41,8 @@ _BROKEN: Mapping[str, FailureClass | None] = {
 }
 BACK_PRESSURE = frozenset((408, 429))
 """Statuses with which an engine asks for relief."""
+NO_ANSWER = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
+"""Classes of legs to which the engine said nothing."""
 
 
 def way_of(error: EngineError, failure: FailureClass) -> str:

@@ -21,13 +21,13 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from narwhal.errors import InvariantViolation
-from narwhal.model.evidence import FailureClass, LegFailed, LegLeft
+from narwhal.model.evidence import LegFailed, LegLeft
+from narwhal.policy.faults import NO_ANSWER
 
 WAITED_S = 5.0
 """A client that leaves sooner tells nothing."""
 SILENT_S = 15.0
 """However short the limit is."""
-_NO_ANSWER = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class LeftLegs:
 
     def failed(self, evidence: LegFailed) -> None:
         """A failure that is an answer is a sign of life, and its streak's matter."""
-        if evidence.failure not in _NO_ANSWER:
+        if evidence.failure not in NO_ANSWER:
             self.heard(evidence.iid)
 
     def heard(self, iid: str) -> None:

@@ -17,15 +17,13 @@ from math import inf
 from narwhal.model.evidence import (
     CountFailed,
     Evidence,
-    FailureClass,
     HealthProbed,
     InferenceProbed,
     LegFailed,
     LivenessSwept,
     ProbeOutcome,
 )
-
-_NO_ANSWER = frozenset({FailureClass.CONNECTION, FailureClass.TIMEOUT})
+from narwhal.policy.faults import NO_ANSWER
 
 
 class Troubles:
@@ -39,7 +37,7 @@ class Troubles:
     def note(self, evidence: Evidence, now: float) -> None:
         match evidence:
             case LegFailed() | CountFailed():
-                silent = evidence.failure in _NO_ANSWER
+                silent = evidence.failure in NO_ANSWER
             case HealthProbed() | LivenessSwept():
                 silent = evidence.outcome is ProbeOutcome.BAD and not evidence.streaming
             case InferenceProbed():

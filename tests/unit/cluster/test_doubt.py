@@ -22,6 +22,12 @@ OWNER = OwnerRef("r1", "http://r1")
 EPOCH = 7
 
 
+async def a_few_turns() -> None:
+    """What can go on without time, has."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 class Link:
     """Counts the questions; `gate` holds them up while it is there."""
 
@@ -61,8 +67,7 @@ class Scene:
     async def waits(self) -> bool:
         """A request comes: whether it is held."""
         waiting = asyncio.ensure_future(self.gate.decided(30.0))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await a_few_turns()
         held = not waiting.done()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -73,8 +78,7 @@ def test_a_request_waits_for_a_successor_of_an_owner_that_is_not_there() -> None
     async def story() -> None:
         scene = Scene()
         waiting = asyncio.create_task(scene.gate.decided(30.0))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await a_few_turns()
         assert not waiting.done()
         scene.gate.sight = replace(scene.gate.sight, record="released", released_at=0.0)
         scene.gate.changed()
@@ -95,8 +99,7 @@ def test_or_until_another_has_taken_its_place() -> None:
     async def story() -> None:
         scene = Scene()
         waiting = asyncio.create_task(scene.gate.decided(30.0))
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await a_few_turns()
         assert not waiting.done()
         other = OwnerRef("r2", "http://r2")
         scene.gate.sight = replace(scene.gate.sight, epoch=EPOCH + 1, owner=other)
