@@ -130,8 +130,7 @@ class Blame:
 
     def _begin_anew(self) -> None:
         self._refusals = Refusals(eject_after=self._eject_after)
-        elsewhere = self.edges.fails_elsewhere
-        self._runs = LegRuns(eject_after=self._eject_after, fails_elsewhere=elsewhere)
+        self._runs = LegRuns(eject_after=self._eject_after, fails_elsewhere=self.edges.fails_elsewhere)
         self._left_legs = LeftLegs(eject_after=self._eject_after)
         self._poison = Poison()
         self._pairs.taken_back = self._taken_back

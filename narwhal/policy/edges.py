@@ -97,7 +97,7 @@ class Edges:
         self._eject_after = eject_after
         self._pace = pace
         self._rows = KvRows(eject_after=eject_after, aside=aside)
-        self.fails_elsewhere = self._rows.fails_beside
+        self.fails_elsewhere = self._rows.fails_elsewhere
         self._ripe: dict[Edge, None] = {}  # Failures enough, while an end is not sound with others.
         self._owing: dict[Edge, None] = {}
         self.avoided: Mapping[str, frozenset[str]] = {}

@@ -50,7 +50,7 @@ class KvRows:
             for one in charges[: -self._eject_after]:
                 del row[one]
 
-    def fails_beside(self, producer: str, consumer: str) -> bool:
+    def fails_elsewhere(self, producer: str, consumer: str) -> bool:
         """It is failing with others than this consumer, who are neither out nor held."""
         row = self.failing.get(producer, ())
         return any(name != consumer and not self._aside(name) for name, *_ in row)

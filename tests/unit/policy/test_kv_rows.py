@@ -83,12 +83,12 @@ def test_of_a_consumer_whose_own_rows_end_all_the_time_no_more_is_kept_than_conv
 
 def test_others_that_fail_with_a_producer_now_and_are_neither_out_nor_held() -> None:
     rig = Rig()
-    assert not rig.rows.fails_beside("p0", "d0")
+    assert not rig.rows.fails_elsewhere("p0", "d0")
     rig.fail(D0)
-    assert not rig.rows.fails_beside("p0", "d0")
-    assert rig.rows.fails_beside("p0", "d1")
+    assert not rig.rows.fails_elsewhere("p0", "d0")
+    assert rig.rows.fails_elsewhere("p0", "d1")
     rig.aside = {"d0"}
-    assert not rig.rows.fails_beside("p0", "d1")
+    assert not rig.rows.fails_elsewhere("p0", "d1")
     rig.aside = set()
     rig.rows.end("p0")
-    assert not rig.rows.fails_beside("p0", "d1")
+    assert not rig.rows.fails_elsewhere("p0", "d1")
