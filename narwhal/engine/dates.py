@@ -14,6 +14,9 @@ had its date just renewed. Of one answer alone it may be earlier by `GRAIN_S` an
 | D + lead + GRAIN_S is before now | stays | D + lead: it was under way, or its engine stood still |
 | else | the smaller one of lead and ours less D | says nothing: what `arrivals` tells |
 
+A lead is right to the time between two answers once those of a whole second were seen; before that it may be
+too great by `GRAIN_S`, and what it tells too late by as much.
+
 It is never told earlier than it was sent for, nor later than `arrivals` tells. Whichever of the clocks
 steps, the first quick answer shows it, and each health check is one; a clock that creeps back is followed by
 `EASE`, which in exchange believes an answer so much of the time since the newest good one.

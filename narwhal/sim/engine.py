@@ -235,10 +235,15 @@ class SimEngine:
 
     def _start(self, generation: Generation) -> None:
         request = generation.request
-        if not request.consumes_kv or request.prompt.seed in self._cached:
+        if not request.consumes_kv:
             self._compute(generation)
             return
         kv = read_descriptor(request.kv)
+        if request.prompt.seed in self._cached:
+            self._compute(generation)
+            if kv is not None:
+                self._free_unread(kv)
+            return
         if kv is None or len(kv.blocks) < self._pool.needed(request.prompt.count):
             self.die()
             return
@@ -288,5 +293,8 @@ class SimEngine:
 
     def free_refused(self, request_kv: RemoteKv) -> None:
         """A decode that was refused as too long tells the producer too, a little later."""
-        later = Later(lambda: self._peers.pull(request_kv, 0, done=lambda pull: None))
-        self.wheel.add(later, self.wheel.now() + _REFUSED_FREES_S)
+        self.wheel.add(Later(lambda: self._free_unread(request_kv)), self.wheel.now() + _REFUSED_FREES_S)
+
+    def _free_unread(self, kv: RemoteKv) -> None:
+        """Tell the producer that its blocks are not needed: no answer to it changes anything here."""
+        self._peers.pull(kv, 0, done=lambda pull: None)

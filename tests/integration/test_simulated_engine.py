@@ -201,6 +201,19 @@ def test_the_same_descriptor_twice_on_one_engine_is_right() -> None:
     assert play(scene()) == [right_text(6)] * 2
 
 
+def test_a_prompt_known_to_the_consumer_frees_the_producer_too() -> None:
+    """vLLM's consumer notifies the producer of a full prefix cache hit as it does after a pull."""
+
+    async def scene() -> None:
+        async with engines_here(2) as (producer, consumer):
+            for pulled in (1, 2):
+                answer = await decode(consumer, await handoff(producer))
+                assert answer.text == right_text(6)
+                assert (len(producer.engine.ledger), producer.engine.ledger.pulled) == (0, pulled)
+
+    play(scene())
+
+
 def test_an_unknown_producer_on_the_right_port_is_500_at_once() -> None:
     async def scene() -> Answer:
         async with engines_here(2) as (producer, consumer):
