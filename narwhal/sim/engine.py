@@ -72,8 +72,8 @@ class SimEngine:
         # vLLM's figure comes from /proc and has 10 ms steps.
         self.process_start = round(time.time(), 2)
         self.core_dead = self.core_stopped = self.healthy_no_more = False
-        self._pool = BlockPool(self.settings.kv_blocks, self.settings.block_tokens)
-        self._ledger = HandoffLedger(self._pool, self.settings.kv_lease_s)
+        self.pool = BlockPool(self.settings.kv_blocks, self.settings.block_tokens)
+        self.ledger = HandoffLedger(self.pool, self.settings.kv_lease_s)
         self._timing = Timing(self.settings)
         for generation in self._work():
             generation.abandon()
@@ -96,14 +96,6 @@ class SimEngine:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
-
-    @property
-    def ledger(self) -> HandoffLedger:
-        return self._ledger
-
-    @property
-    def pool(self) -> BlockPool:
-        return self._pool
 
     def die(self) -> None:
         """The core dies: running work breaks now, health says so after 0.15 s, refused after 2.6 s."""
@@ -193,8 +185,8 @@ class SimEngine:
         """First come, first served: run what has a seat and blocks."""
         while self._waiting and not self.core_stopped and len(self._running) < self.settings.max_num_seqs:
             generation = self._waiting[0]
-            needed = self._pool.needed(generation.tokens_at_most)
-            blocks = self._pool.allocate(min(needed, self._pool.total), generation.request.prompt.seed)
+            needed = self.pool.needed(generation.tokens_at_most)
+            blocks = self.pool.allocate(min(needed, self.pool.total), generation.request.prompt.seed)
             if blocks is None:
                 return
             self._waiting.popleft()
@@ -204,7 +196,7 @@ class SimEngine:
             self._start(generation)
 
     def prompt_blocks(self, generation: Generation) -> tuple[int, ...]:
-        return generation.blocks[: self._pool.needed(generation.request.prompt.count)]
+        return generation.blocks[: self.pool.needed(generation.request.prompt.count)]
 
     def retire(self, generation: Generation, *, hold: bool) -> None:
         """A generation is over: free its seat, and its blocks unless they are held for a consumer."""
@@ -214,7 +206,7 @@ class SimEngine:
             if hold:
                 self._hold(generation)
             else:
-                self._pool.release(generation.blocks)
+                self.pool.release(generation.blocks)
         else:
             self._waiting.remove(generation)
         self._admit()
@@ -222,29 +214,26 @@ class SimEngine:
     def _hold(self, generation: Generation) -> None:
         """Keep the prompt's blocks for the consumer, free those of the answer."""
         kept = self.prompt_blocks(generation)
-        self._pool.release(generation.blocks[len(kept) :])
-        held = self._ledger.hold(generation.request_id, kept, now=self.wheel.now())
+        self.pool.release(generation.blocks[len(kept) :])
+        held = self.ledger.hold(generation.request_id, kept, now=self.wheel.now())
         if self._expiry.slot < 0:
             self.wheel.add(self._expiry, held.expires_at)
 
     def _expire(self) -> None:
-        next_due = self._ledger.expire(self.wheel.now())
+        next_due = self.ledger.expire(self.wheel.now())
         if next_due is not None:
             self.wheel.add(self._expiry, next_due)
         self._admit()
 
     def _start(self, generation: Generation) -> None:
         request = generation.request
-        if not request.consumes_kv:
-            self._compute(generation)
-            return
-        kv = read_descriptor(request.kv)
-        if request.prompt.seed in self._cached:
-            self._compute(generation)
+        kv = read_descriptor(request.kv) if request.consumes_kv else None
+        if not request.consumes_kv or request.prompt.seed in self._cached:
             if kv is not None:
-                self._free_unread(kv)
+                self._peers.release(kv)
+            self._compute(generation)
             return
-        if kv is None or len(kv.blocks) < self._pool.needed(request.prompt.count):
+        if kv is None or len(kv.blocks) < self.pool.needed(request.prompt.count):
             self.die()
             return
         self._peers.pull(kv, request.prompt.seed, done=lambda pull: self._pulled(generation, pull))
@@ -286,15 +275,11 @@ class SimEngine:
         """A consumer reads blocks and tells that they may be freed."""
         if kv.side.engine_id != self._engine_id:
             return Pull.UNKNOWN_ENGINE
-        right = self._pool.hold_mark(kv.blocks, mark)
-        if self._ledger.consume(kv.request_id):
+        right = self.pool.hold_mark(kv.blocks, mark)
+        if self.ledger.consume(kv.request_id):
             asyncio.get_running_loop().call_soon(self._admit)
         return Pull.RIGHT if right else Pull.WRONG
 
     def free_refused(self, request_kv: RemoteKv) -> None:
         """A decode that was refused as too long tells the producer too, a little later."""
-        self.wheel.add(Later(lambda: self._free_unread(request_kv)), self.wheel.now() + _REFUSED_FREES_S)
-
-    def _free_unread(self, kv: RemoteKv) -> None:
-        """Tell the producer that its blocks are not needed: no answer to it changes anything here."""
-        self._peers.pull(kv, 0, done=lambda pull: None)
+        self.wheel.add(Later(lambda: self._peers.release(request_kv)), self.wheel.now() + _REFUSED_FREES_S)

@@ -71,6 +71,10 @@ class Peers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def release(self, kv: RemoteKv) -> None:
+        """Tell the producer that its blocks are not needed. Whatever it answers changes nothing here."""
+        self.pull(kv, 0, done=lambda pull: None)
+
     def forget(self) -> None:
         """A restarted engine has met nobody."""
         self._met.clear()

@@ -56,7 +56,28 @@ class Login:
     password: str = ""
 
 
-class _NamedSSLConnection(SSLConnection):
+class _Cut(AbstractConnection):
+    """Closes its socket at once, also where redis-py itself gives the connection up.
+
+    redis-py's close first sends what is buffered, a command that nobody waits for any more, and over TLS
+    waits for the server's goodbye, which a hung one never says.
+    """
+
+    async def disconnect(self, *positional: Any, **named: Any) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+        await super().disconnect(*positional, **named)
+
+
+class _TcpConnection(_Cut, Connection):
+    pass
+
+
+class _UnixConnection(_Cut, UnixDomainSocketConnection):
+    pass
+
+
+class _NamedSSLConnection(_Cut, SSLConnection):
     """TLS to an address that was resolved before: the certificate must still be the name's."""
 
     server_name = ""
@@ -175,12 +196,12 @@ class RedisConnection:
     async def _new_socket(self) -> AbstractConnection:
         settings = _settings(self._address, self._login, waits=self.waits)
         if self._names is None:
-            return UnixDomainSocketConnection(path=self._address.socket_path, **settings)
+            return _UnixConnection(path=self._address.socket_path, **settings)
         self._place = await self._names.current()
         settings |= {"host": self._place[0], "port": self._place[1]}
         settings |= {"socket_keepalive": True, "socket_keepalive_options": _keepalive_options()}
         if not self._address.tls:
-            return Connection(**settings)
+            return _TcpConnection(**settings)
         secure = _NamedSSLConnection(**settings)
         secure.server_name = self._address.hosts[0][0]
         return secure

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -28,9 +31,9 @@ def openssl(*words):
 
 
 @pytest.fixture
-def secure(tmp_path):
-    """A server whose certificate for `localhost` only comes from a CA of our own. Gives its TLS port and the
-    path of the CA's certificate."""
+def secure_server(tmp_path):
+    """A server whose certificate for `localhost` only comes from a CA of our own. Gives it, its TLS port and
+    the path of the CA's certificate."""
     authority, signer = tmp_path / "ca.pem", tmp_path / "ca.key"
     certificate, key, port = tmp_path / "cert.pem", tmp_path / "key.pem", free_port()
     ask, names = tmp_path / "ask.csr", tmp_path / "names"
@@ -44,9 +47,22 @@ def secure(tmp_path):
     server.options |= {"tls-ca-cert-file": str(authority), "tls-auth-clients": "no"}
     try:
         server.start()
-        yield port, authority
+        yield server, port, authority
     finally:
         server.stop()
+
+
+@pytest.fixture
+def secure(secure_server):
+    return secure_server[1:]
+
+
+def open_sockets():
+    links = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(entry))
+    return {link for link in links if link.startswith("socket:")}
 
 
 def ping(host, port):
@@ -106,3 +122,31 @@ def test_the_lease_and_the_document_are_kept_over_tls(secure, monkeypatch):
     renewed, whole = asyncio.run(scenario())
     assert isinstance(renewed, Renewed)
     assert whole
+
+
+@pytest.mark.parametrize("by", ["close", "deadline"])
+def test_a_dropped_connection_waits_for_no_goodbye(secure_server, monkeypatch, by):
+    """TLS ends with one from both sides, which a hung server never gives."""
+    server, port, authority = secure_server
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    address = StoreAddress(hosts=(("localhost", port),), tls=True)
+
+    async def scenario():
+        connection = RedisConnection(address, waits=PATIENT)
+        before = open_sockets()
+        await connection.command("PING", timeout_s=15.0)
+        assert open_sockets() - before
+        server.freeze()
+        if by == "close":
+            await connection.aclose()
+        else:
+            with pytest.raises(StoreUnreachable, match="no answer"):
+                await connection.command("PING", timeout_s=0.1)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return open_sockets() - before
+
+    try:
+        assert asyncio.run(scenario()) == set()
+    finally:
+        server.thaw()
