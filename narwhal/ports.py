@@ -531,8 +531,10 @@ class ClientStream(Protocol):
         A later call replaces the earlier; `on_pause` is called at once if it stands above the mark.
         """
 
-    def start(self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"") -> None:
-        """Head and first data in one write. Header names are lower case.
+    def start(
+        self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"", last: bool = False
+    ) -> None:
+        """Head and first data in one write; `last`: and the end of the response. Header names are lower case.
 
         `content-length` frames the body in place of chunks; `connection: close` ends the connection
         behind the response.

@@ -84,7 +84,9 @@ class TransportStream:
         if self._cycle.flow.write_paused:
             on_pause()
 
-    def start(self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"") -> None:
+    def start(
+        self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"", last: bool = False
+    ) -> None:
         if self.gone or self._cycle.response_started:
             return
         cycle = self._cycle
@@ -103,9 +105,11 @@ class TransportStream:
         cycle.chunked_encoding = self._chunked
         told += "transfer-encoding: chunked\r\n\r\n" if self._chunked else "\r\n"
         head = [STATUS_LINE[status], *[b"%b: %b\r\n" % field for field in cycle.default_headers]]
-        head += (told.encode("latin-1"), self._framed(data))
-        self._open = True
+        head += (told.encode("latin-1"), self._framed(data, last=last))
         self._write(b"".join(head))
+        self._open = not last
+        if last:
+            self._end()
 
     def write(self, data: bytes) -> None:
         if self._open and data:
@@ -119,8 +123,12 @@ class TransportStream:
         if not self._open:
             return
         self._open = False
+        self._write(self._framed(data, last=True))
+        self._end()
+
+    def _end(self) -> None:
+        """The whole response is written."""
         self._release()
-        self._write(self._framed(data) + (b"0\r\n\r\n" if self._chunked else b""))
         cycle = self._cycle
         cycle.response_complete = True
         if cycle.message_event is not NOBODY_WAITS:
@@ -129,8 +137,11 @@ class TransportStream:
             cycle.transport.close()
         self._protocol.on_response_complete()
 
-    def _framed(self, data: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked and data else data
+    def _framed(self, data: bytes, *, last: bool = False) -> bytes:
+        if not self._chunked:
+            return data
+        chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        return chunk + b"0\r\n\r\n" if last else chunk
 
     def _release(self) -> None:
         """Lets go of the relay's methods: no cycle outlives a request."""
@@ -200,14 +211,19 @@ class AsgiStream:
         if self._paused:
             on_pause()
 
-    def start(self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"") -> None:
+    def start(
+        self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"", last: bool = False
+    ) -> None:
         if self.gone or self.started:
             return
         self.started = True
         self._pump = asyncio.create_task(self._send_all())
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         self._put({"type": "http.response.start", "status": status, "headers": raw})
-        self.write(data)
+        if last:
+            self.finish(data)
+        else:
+            self.write(data)
 
     def write(self, data: bytes) -> None:
         if data and self.started and not self._finished:

@@ -134,10 +134,11 @@ async def _tell(error: Exception, inbound: HttpInbound) -> None:
         return
     body = told.body()
     headers = [*told.headers(inbound.rid), ("content-length", str(len(body)))]
-    stream.start(told.status, headers, data=body)
-    if isinstance(error, TooLarge):
+    more_to_come = isinstance(error, TooLarge)
+    stream.start(told.status, headers, data=body, last=not more_to_come)
+    if more_to_come:
         await inbound.drop_rest()
-    stream.finish()
+        stream.finish()
 
 
 class ModelList:

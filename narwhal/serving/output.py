@@ -75,8 +75,7 @@ class WholeOutput:
         )
         if not job.stream.gone:
             job.entry.answered()
-        job.stream.start(200, headers, data=body)
-        job.stream.finish()
+        job.stream.start(200, headers, data=body, last=True)
 
 
 def note_output(row: RequestRow, tally: LegTally, *, began: float, handed_off_at: float) -> None:

@@ -166,14 +166,13 @@ class Relay:
         flow = self.tally.flow
         assert flow is not None
         self._plan.on_first_output()
-        if self.tally.done:
+        whole = self.tally.done
+        if whole:
             self._note_end()
         self._client.pace(on_pause=flow.pause, on_resume=flow.resume)
-        self._client.start(200, self._plan.headers, data=bytes(self._early) + data)
+        self._client.start(200, self._plan.headers, data=bytes(self._early) + data, last=whole)
         self._early.clear()
-        if self.tally.done:
-            self._client.finish()
-        elif self._client.chunk_writer is not None:
+        if not whole and self._client.chunk_writer is not None:
             flow.pass_chunks(self._client.chunk_writer)
 
     def _note_end(self) -> None:

@@ -162,3 +162,19 @@ def test_events_that_come_together_are_one_write_a_read() -> None:
         await path.end()
 
     uvloop.run(main())
+
+
+def test_an_answer_that_came_in_one_read_is_one_write() -> None:
+    """Head, events and the end of the chunks: the client wakes once for it."""
+
+    async def main() -> None:
+        path = Path()
+        last = sse(completion(" sea", "length")), b"data: [DONE]\n\n"
+        path.read(HEAD + framed(b"".join(last)) + b"0\r\n\r\n")
+        assert len(path.client.writes) == 1
+        head, _, body = path.client.writes[0].partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert body == framed(b"".join(last)) + b"0\r\n\r\n"
+        await path.end()
+
+    uvloop.run(main())

@@ -36,8 +36,10 @@ class KeptStream:
     def pace(self, *, on_pause: Callable[[], None], on_resume: Callable[[], None]) -> None:
         self.on_pause, self.on_resume = on_pause, on_resume
 
-    def start(self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"") -> None:
-        self.started, self.status, self.headers = True, status, headers
+    def start(
+        self, status: int, headers: Sequence[tuple[str, str]], *, data: bytes = b"", last: bool = False
+    ) -> None:
+        self.started, self.status, self.headers, self.finished = True, status, headers, last
         self.writes.append(data)
 
     def write(self, data: bytes) -> None:
