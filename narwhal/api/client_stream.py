@@ -106,10 +106,11 @@ class TransportStream:
         told += "transfer-encoding: chunked\r\n\r\n" if self._chunked else "\r\n"
         head = [STATUS_LINE[status], *[b"%b: %b\r\n" % field for field in cycle.default_headers]]
         head += (told.encode("latin-1"), self._framed(data, last=last))
-        self._write(b"".join(head))
-        self._open = not last
         if last:
-            self._end()
+            self._write_last(b"".join(head))
+        else:
+            self._open = True
+            self._write(b"".join(head))
 
     def write(self, data: bytes) -> None:
         if self._open and data:
@@ -120,15 +121,14 @@ class TransportStream:
         return self._write if self._chunked else None
 
     def finish(self, data: bytes = b"") -> None:
-        if not self._open:
-            return
-        self._open = False
-        self._write(self._framed(data, last=True))
-        self._end()
+        if self._open:
+            self._write_last(self._framed(data, last=True))
 
-    def _end(self) -> None:
-        """The whole response is written."""
+    def _write_last(self, data: bytes) -> None:
+        """Ends the response. Nobody is paced by its last write any more: no one would let them go on."""
+        self._open = False
         self._release()
+        self._write(data)
         cycle = self._cycle
         cycle.response_complete = True
         if cycle.message_event is not NOBODY_WAITS:

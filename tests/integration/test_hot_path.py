@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -38,12 +39,18 @@ class CountingTransport:
     def __init__(self) -> None:
         self.writes: list[bytes] = []
         self.protocol: Any = None
+        self.pauses = 0
+        self.on_write: Callable[[], None] = lambda: None
+
+    def pause_reading(self) -> None:
+        self.pauses += 1
 
     def set_protocol(self, protocol: Any) -> None:
         self.protocol = protocol
 
     def write(self, data: bytes) -> None:
         self.writes.append(data)
+        self.on_write()
 
     def is_closing(self) -> bool:
         return False
@@ -175,6 +182,23 @@ def test_an_answer_that_came_in_one_read_is_one_write() -> None:
         head, _, body = path.client.writes[0].partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
         assert body == framed(b"".join(last)) + b"0\r\n\r\n"
+        await path.end()
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["in one read", "behind a first event"])
+def test_the_last_write_paces_nobody(whole: bool) -> None:
+    """It may stand above the client's high-water mark: the engine's connection is needed again."""
+
+    async def main() -> None:
+        path, event = Path(), framed(sse(completion(" sea")))
+        end = framed(sse(completion(" sea", "length")) + b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        path.read(HEAD if whole else HEAD + event)
+        paused = path.engine.pauses
+        path.client.on_write = path.protocol.pause_writing
+        path.read(end)
+        assert path.engine.pauses == paused
         await path.end()
 
     uvloop.run(main())
