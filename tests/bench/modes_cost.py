@@ -115,12 +115,13 @@ def flatness(rounds: int, peers: bool) -> Section:
         return measure
 
     ours = narwhal(tokenize=False)
+    of_hundred = per_frame(Load(250, 0.4, 650))
     few, many = list[float](), list[float]()
     for _ in range(rounds):
-        few += in_turn([ours], 1, per_frame(Load(250, 0.4, 650)), pace=Pace(interval_s=0.02))[ours.name]
+        few += in_turn([ours], 1, of_hundred, pace=Pace(interval_s=0.02))[ours.name]
         many += in_turn([ours], 1, per_frame(Load(250, 8, 42)), pace=Pace(interval_s=0.4))[ours.name]
         # Once more before the next pair: a machine that got slower in between would count as streams.
-        few += in_turn([ours], 1, per_frame(Load(250, 0.4, 650)), pace=Pace(interval_s=0.02))[ours.name]
+        few += in_turn([ours], 1, of_hundred, pace=Pace(interval_s=0.02))[ours.name]
     around = [(before + after) / 2 for before, after in zip(few[::2], few[1::2], strict=True)]
     ratio = Spread.of([slow / fast for slow, fast in zip(many, around, strict=True)])
     figures = [

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import subprocess
-from pathlib import Path
 
+import psutil
 import pytest
 
 from narwhal.errors import StoreUnreachable
@@ -58,11 +56,7 @@ def secure(secure_server):
 
 
 def open_sockets():
-    links = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            links.append(os.readlink(entry))
-    return {link for link in links if link.startswith("socket:")}
+    return {(one.fd, one.laddr) for one in psutil.Process().net_connections("tcp")}
 
 
 def ping(host, port):
